@@ -123,8 +123,9 @@ class ModelPrecision:
     format asks for."""
     kv: str = "bfloat16"
     state: str = "float32"
-    """Format of recurrent states; ``conv``: of the inputs that short convolutions keep."""
-    conv: str = "float32"
+    """Format of recurrent states; ``conv``: of the inputs that short convolutions keep, which
+    engines leave in the model's own (vLLM ``mamba_cache_dtype`` auto)."""
+    conv: str = "bfloat16"
     communication: str | None = None
     """Format that all-reduces carry; None: ``dtype``."""
 
@@ -177,5 +178,11 @@ class ModelPrecision:
 def precision_of(dtype: str) -> ModelPrecision:
     """Return a precision with everything in one 16-bit type, except recurrent states in 32 bits."""
     return ModelPrecision(
-        dtype=dtype, attention=dtype, ffn=dtype, experts=dtype, embedding=dtype, kv=dtype
+        dtype=dtype,
+        attention=dtype,
+        ffn=dtype,
+        experts=dtype,
+        embedding=dtype,
+        kv=dtype,
+        conv=dtype,
     )

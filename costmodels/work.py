@@ -91,7 +91,7 @@ class Operator:
     weights: str = "bfloat16"
     """The format its matrix is stored in."""
     matrix: tuple[int, int] | None = None
-    """Inner and outer size of a GEMM's right matrix."""
+    """Inner and outer size of a GEMM's right matrix; of a grouped one, of one expert's."""
     exchange: Exchange | None = None
     """Participants of an exchange; None for an all-reduce over all tensor-parallel ranks in one
     fabric domain."""

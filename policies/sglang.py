@@ -28,7 +28,8 @@ class SGLang:
     falls to 0.14 of that over 600 decode steps. If memory runs out all the same, the request with
     the shortest answer so far is retracted, to be computed again, and the share rises. Once no
     request fits, none is tried until one leaves. A request may generate ``max_new_tokens``; None:
-    the length of its answer.
+    the length of its answer. New requests are looked for after every step with prefill, and after
+    every ``scheduler_recv_interval`` steps of decodes alone.
 
     Source: SGLang ``Scheduler``, ``SchedulePolicy``, ``PrefillAdder``, and
     ``ScheduleBatch.retract_decode`` (0.4 to 0.5).
@@ -41,6 +42,7 @@ class SGLang:
         schedule_conservativeness: float = 1.0,
         chunked_prefill_size: int = 8192,
         max_new_tokens: int | None = None,
+        scheduler_recv_interval: int = 1,
     ) -> None:
         if schedule_policy not in ("lpm", "fcfs"):
             raise ScenarioError(f"schedule_policy is {schedule_policy!r}; it must be lpm or fcfs")
@@ -48,6 +50,10 @@ class SGLang:
             raise ScenarioError("schedule_conservativeness must not be negative")
         if chunked_prefill_size < 1 or (max_new_tokens or 1) < 1:
             raise ScenarioError("chunked_prefill_size and max_new_tokens must be at least 1")
+        if scheduler_recv_interval < 1:
+            raise ScenarioError("scheduler_recv_interval must be at least 1")
+        self._recv_interval = scheduler_recv_interval
+        self._received_step = 0  # decode step before which new requests were last looked for
         self._sorts = schedule_policy == "lpm"
         self._chunk_tokens = chunked_prefill_size
         self._max_new_tokens = max_new_tokens
@@ -62,11 +68,27 @@ class SGLang:
 
     def __call__(self, view: EngineView) -> Plan:
         batch = view.new_batch()
-        self._prefill(view, batch)
-        if not batch.num_prefills:
+        wait_steps = self._steps_to_receive(view)
+        if not wait_steps:
+            self._prefill(view, batch)
+        if batch.num_prefills:
+            self._received_step = view.decode_group.steps
+        else:
             self._retract(view, batch)
             batch.add_running()
-        return batch.plan(repeat=UNTIL_CHANGE)
+        return batch.plan(repeat=wait_steps or UNTIL_CHANGE)
+
+    def _steps_to_receive(self, view: EngineView) -> int:
+        """Return the steps of decodes before new requests are looked for; 0: they are now."""
+        since = view.decode_group.steps - self._received_step
+        if (
+            self._recv_interval == 1
+            or not view.decode_group.members
+            or view.prefilling
+            or not since
+        ):
+            return 0
+        return -since % self._recv_interval if view.waiting else 0
 
     def _prefill(self, view: EngineView, batch: BatchBuilder) -> None:
         for request in list(view.prefilling):

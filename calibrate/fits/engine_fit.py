@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from calibrate.fits.engine_rows import CLASSES, ClockError, EngineRows, clock_errors
-from costmodels.engines.profile import EngineProfile
+from costmodels.engines.launches import Launches, eager_launches, piecewise_launches
+from costmodels.engines.profile import LAUNCH_TERMS, EngineProfile
 from costmodels.hardware.efficiency import Efficiency, FittedRange
 from sim.arrays import Float64
 from sim.errors import ScenarioError
@@ -22,6 +24,8 @@ _FEWEST = 12
 """Least number of launches of a class for which its constant is replaced."""
 _SLOW_DECODE, _SLOW_PREFILL = 1.05, 1.3
 """Highest ratio of a step's GPU time to the predicted one that is taken to be possible."""
+_LAUNCH_PULL = 0.05
+"""Weight of each launch term's distance from its start against the error of one mean launch."""
 _OUTLYING = 1.6
 """Launches longer than this multiple of the median are stalls, such as the compilation of a
 kernel."""
@@ -45,18 +49,48 @@ def fit_host(
     ]
     dense = [place for place, rows in enumerate(logs) if not rows.model.num_moe_layers]
     experts = [place for place, rows in enumerate(logs) if rows.model.num_moe_layers]
-    for launch_class, places, mean, spread in (
-        ("piecewise", dense + experts, "piecewise_launch_per_layer_s", "piecewise_spread"),
-        ("eager", dense, "eager_launch_per_dense_layer_s", "eager_spread"),
-        ("eager", experts, "eager_launch_per_moe_layer_s", "eager_moe_spread"),
+    means: list[tuple[Launches, float]] = []
+    for launch_class, places, spread in (
+        ("piecewise", dense + experts, "piecewise_spread"),
+        ("eager", dense, "eager_spread"),
+        ("eager", experts, "eager_moe_spread"),
     ):
-        a_layer = [seen[place][launch_class] / logs[place].model.num_layers for place in places]
-        sample = np.concatenate([*a_layer, np.empty(0)])
-        usual = sample[sample < _OUTLYING * np.median(sample)] if sample.size else sample
-        if usual.size >= _FEWEST:
-            terms[mean] = float(usual.mean())
-            terms[spread] = _spread(usual)
-    return replace(start, **terms)
+        counts = piecewise_launches if launch_class == "piecewise" else eager_launches
+        relative = [np.empty(0)]
+        for place in places:
+            usual = _usual(seen[place][launch_class])
+            if usual.size >= _FEWEST:
+                means.append((counts(logs[place].model), float(usual.mean())))
+                relative.append(usual / usual.mean())
+        if len(relative) > 1:
+            terms[spread] = _spread(np.concatenate(relative))
+    return replace(start, **terms | _launch_terms(means, start))
+
+
+def _usual(launches_s: Float64) -> Float64:
+    """Return the launches without stalls."""
+    return (
+        launches_s[launches_s < _OUTLYING * np.median(launches_s)]
+        if launches_s.size
+        else launches_s
+    )
+
+
+def _launch_terms(means: Sequence[tuple[Launches, float]], start: EngineProfile) -> dict[str, Any]:
+    """Return the times of each kind of launch that explain mean launches of steps, in seconds.
+
+    Relative errors are least, and so are the terms' distances from ``start``, which decide what the
+    counts leave open.
+    """
+    if not means:
+        return {}
+    begin = np.array([getattr(start, term) for term in LAUNCH_TERMS])
+    target = np.array([mean_s for _, mean_s in means])
+    shares = np.array([counts for counts, _ in means]) * begin / target[:, None]
+    wanted = 1 - start.full_graph_launch_s / target
+    pull = _LAUNCH_PULL * np.eye(len(begin))
+    factors, _ = nnls(np.vstack([shares, pull]), np.concatenate([wanted, pull.sum(axis=1)]))
+    return dict(zip(LAUNCH_TERMS, (begin * factors).tolist(), strict=True))
 
 
 def _spread(sample: Float64) -> tuple[float, ...]:

@@ -81,6 +81,8 @@ def read_step_runs(path: Path) -> dict[str, StepRows]:
         if missing:
             raise TraceError(f"{path}: missing columns {', '.join(sorted(missing))}")
         for row in reader:
+            if all(row[name] is None for name in types):
+                continue  # a block of no steps
             run = columns.setdefault(row["run"], {name: [] for name in types})
             for name in types:
                 try:

@@ -40,6 +40,8 @@ class AttentionKernel:
     prefill_flop_per_s: float | None = None
     """FLOPs per second of prompts; None: the constants'. The next: of decodes."""
     decode_flop_per_s: float | None = None
+    decode_memory: float | None = None
+    """Share of the memory bandwidth at which decodes read the cache; None: the constants'."""
     label: str = ""
     """Evidence label of what differs from the constants; empty if nothing does."""
     source: str = ""
@@ -50,6 +52,7 @@ class AttentionKernel:
             "mixed_tile_rows": self.mixed_tile_rows or None,
             "prefill_flop_per_s": self.prefill_flop_per_s,
             "decode_flop_per_s": self.decode_flop_per_s,
+            "decode_memory": self.decode_memory,
         }
         return [
             Source(what=f"{self.name} {name}", value=value, label=self.label, source=self.source)
@@ -96,13 +99,16 @@ def _kernel(
     name: str, mixer: Mixer, shard: RankShard, gpu: GpuSpec, profile: EngineProfile
 ) -> AttentionKernel:
     row = read_data(_FILE)["kernels"][name]
+    is_fp8_cache = shard.local.precision.kv == "fp8"
+    differs = is_fp8_cache or "fp8_cache_memory" not in row
     kernel = AttentionKernel(
         name=name,
         what=row["what"],
         served=mixer,
         mixed_tile_rows=row.get("mixed_tile_rows", 0),
-        label=row.get("label", ""),
-        source=row.get("source", ""),
+        decode_memory=row.get("fp8_cache_memory") if is_fp8_cache else None,
+        label=row.get("label", "") if differs else "",
+        source=row.get("source", "") if differs else "",
     )
     l2_bytes_per_s = read_data(_FILE)["l2_bytes_per_s"].get(gpu.name)
     if "tile_rows" in row and l2_bytes_per_s is not None:
@@ -129,7 +135,7 @@ def _sparse(
         mixer,
         query_heads=-(-heads // multiple) * multiple,
         computes_all=on_decode_kernel,
-        dense_prompts=version_key(profile.version) >= since,
+        dense_prompts=version_key(profile.kernel_rules) >= since,
     )
     decode = _rate("decode", gpu)
     prefill = decode if on_decode_kernel else _rate("prefill", gpu)

@@ -15,7 +15,8 @@ import numpy as np
 from costmodels.datafile import read_data
 from costmodels.engines.attention_backends import architecture
 from costmodels.engines.profile import EngineProfile
-from costmodels.hardware.gpus import GpuSpec
+from costmodels.formats import load_format
+from costmodels.hardware.gpus import GpuSpec, load_gpu
 from costmodels.layouts.shard import RankShard
 from costmodels.models.layers.moe import Moe
 from costmodels.work import Array, Operator
@@ -26,11 +27,15 @@ _TRITON = "triton"
 
 
 class Rates(NamedTuple):
-    """What a kernel reaches on a GPU, as shares of its peaks."""
+    """What a kernel reaches on a GPU."""
 
     compute: float
-    memory: float
+    """Share of the peak that it multiplies at."""
+    weights: float
+    """Bytes per second of weights; ``activations``: of inputs and outputs."""
     activations: float
+    expert_s: float
+    """Seconds to begin each expert that has rows."""
     fixed_s: float
     label: str
     source: str
@@ -91,11 +96,13 @@ class ExpertKernel:
         rows = np.maximum(operator.rows, 1e-9)
         tile = self._tile_rows(routed)
         whole = np.maximum(tile, rows + tile / 2) / rows
-        bandwidth, filled = gpu.hbm_bytes_per_s, self.filled
+        from_memory = gpu.hbm_bytes_per_s * float(read_data(_FILE)["memory_share"])
+        hit = operator.weight_bytes / (inner * outer * load_format(operator.weights).moved_bytes)
+        filled, weights = self.filled, min(self.rates.weights, from_memory)
         return GemmParts(
             compute_s=operator.flops * whole * filled / (peak * self.rates.compute),
-            weights_s=operator.weight_bytes * filled / (bandwidth * self.rates.memory),
-            activations_s=operator.activation_bytes / (bandwidth * self.rates.activations),
+            weights_s=operator.weight_bytes * filled / weights + hit * self.rates.expert_s,
+            activations_s=operator.activation_bytes / self.rates.activations,
             fixed_s=self.rates.fixed_s,
         )
 
@@ -148,7 +155,7 @@ def expert_kernel(shard: RankShard, gpu: GpuSpec, profile: EngineProfile) -> Exp
         what=row["what"],
         shape=f"E={local}, N={experts.width}",
         is_untuned=row.get("is_untuned", False),
-        rates=None if rates is None else Rates(**rates),
+        rates=None if rates is None else _rates(rates, gpu),
         tile=row.get("tile", {}),
         multiples=tuple(row.get("multiples", (1, 1))),
         hidden=experts.latent or shard.local.hidden_size,
@@ -159,13 +166,25 @@ def expert_kernel(shard: RankShard, gpu: GpuSpec, profile: EngineProfile) -> Exp
     )
 
 
+def _rates(row: Mapping[str, Any], gpu: GpuSpec) -> Rates:
+    """Return a row's rates; those of SMs go with their number, where it is known."""
+    values = {"expert_s": 0.0, **row}
+    there, here = load_gpu(values.pop("device")).num_sms, gpu.num_sms
+    share = here / there if here and there else 1.0
+    for name in ("weights", "activations"):
+        values[name] *= share
+    return Rates(**values)
+
+
 def _rule(shard: RankShard, gpu: GpuSpec, profile: EngineProfile) -> Mapping[str, Any] | None:
-    if profile.engine != "vLLM":
+    precision, here = shard.local.precision, architecture(gpu)
+    weights, multiplied = precision.experts, precision.matrix(precision.experts)[1].name
+    if not profile.kernel_rules or here is None:
         return None
-    weights, here = shard.local.precision.experts, architecture(gpu)
     whole = shard.layout.enable_expert_parallel
     for rule in read_data(_FILE)["choice"]:
         fits = weights in rule["weights"] and here in rule.get("architectures", [here])
+        fits = fits and rule.get("activations", multiplied) == multiplied
         if fits and rule.get("whole_experts", whole) == whole and covers(rule, profile):
             found: Mapping[str, Any] = rule
             return found
@@ -189,7 +208,7 @@ def _configuration(
 
 def covers(rule: Mapping[str, Any], profile: EngineProfile) -> bool:
     """Return whether a rule holds for the engine's version."""
-    version = version_key(profile.version)
+    version = version_key(profile.kernel_rules)
     since, before = rule.get("since"), rule.get("before")
     return (since is None or version >= version_key(since)) and (
         before is None or version < version_key(before)

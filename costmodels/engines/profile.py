@@ -11,12 +11,19 @@ from typing import Any
 import numpy as np
 
 from costmodels.datafile import find_name, read_data
+from costmodels.engines.launches import (
+    Launches,
+    eager_launches,
+    piecewise_launches,
+)
 from costmodels.models.spec import ModelSpec
 from costmodels.tables.kinds import TableKind
 from sim.arrays import Float64, Int64
 from sim.errors import ScenarioError
 from sim.evidence import Evidence, Source
 
+LAUNCH_TERMS = ("launch_s", "called_launch_s", "graph_replay_s", "experts_call_s")
+"""Host terms of the counts of `costmodels.engines.launches.Launches`."""
 HOST_TERMS = (
     "schedule_base_s",
     "schedule_per_running_s",
@@ -24,9 +31,7 @@ HOST_TERMS = (
     "update_per_seq_s",
     "driver_s",
     "full_graph_launch_s",
-    "piecewise_launch_per_layer_s",
-    "eager_launch_per_dense_layer_s",
-    "eager_launch_per_moe_layer_s",
+    *LAUNCH_TERMS,
     "full_graph_delay_s",
     "other_delay_s",
     "prefill_tail_s",
@@ -48,6 +53,8 @@ class EngineProfile:
     otherwise."""
     full_graphs: bool
     """Whether steps of decodes alone replay one graph, rather than one between attention calls."""
+    piecewise_graphs: bool
+    """Whether steps with prefill replay graphs between attention calls, where they fit one."""
     sparse_latent_cache: str
     """Format of the cache of sparse latent attention where none is asked for; ``auto``: the
     model's."""
@@ -59,13 +66,14 @@ class EngineProfile:
     """The engine loop around schedule and update, once per step."""
     full_graph_launch_s: float
     """Launch time of a decode-only step that replays one CUDA graph."""
-    piecewise_launch_per_layer_s: float
-    """Launch time per layer of a step with prefill small enough for graphs between the attention
-    calls."""
-    eager_launch_per_dense_layer_s: float
-    """Launch time per dense layer of a step too large for any graph: each kernel is launched
-    separately."""
-    eager_launch_per_moe_layer_s: float
+    launch_s: float
+    """One kernel launched from compiled code, in a step that no graph holds."""
+    called_launch_s: float
+    """One kernel launched from the engine's Python around attention."""
+    graph_replay_s: float
+    """One replay of a graph between attention."""
+    experts_call_s: float
+    """One call of the engine's Python around experts."""
     full_graph_delay_s: float
     """End of scheduling to first kernel; ``other_delay_s`` for the other two launch modes."""
     other_delay_s: float
@@ -77,6 +85,9 @@ class EngineProfile:
     experts."""
     eager_spread: tuple[float, ...]
     eager_moe_spread: tuple[float, ...]
+    kernel_rules: str
+    """The version of vLLM by whose rules kernels are chosen: its own, or of another engine the one
+    whose choice is nearest."""
     kernels: Mapping[TableKind, str]
     """The kernel that the engine runs, by kind of operator, where several are measured."""
     between_passes_s: float
@@ -84,24 +95,44 @@ class EngineProfile:
     fitted to whole steps include it in their fixed times."""
     graph_sizes: tuple[int, ...]
     """Token counts with a captured graph, ascending; smaller batches are padded up."""
+    graph_limit_by_type: Mapping[str, int]
+    """The largest captured count of types of models that have their own."""
     runtime_bytes: int
     dense_sampler_bytes_per_logit: int
     moe_sampler_bytes_per_logit: int
+    dense_runner_types: tuple[str, ...]
+    """Types of models with experts that the runner of dense ones serves."""
     host_evidence: Evidence
     graph_evidence: Evidence
     memory_evidence: Evidence
     kernel_evidence: Evidence
 
+    def launches_s(self, launches: Launches) -> float:
+        """Return the host time of launching layers, in seconds."""
+        return (
+            launches.compiled * self.launch_s
+            + launches.called * self.called_launch_s
+            + launches.graphs * self.graph_replay_s
+            + launches.calls * self.experts_call_s
+        )
+
     def piecewise_launch_s(self, model: ModelSpec) -> float:
         """Return the mean launch time of a step of ``model`` with prefill that fits a graph."""
-        return model.num_layers * self.piecewise_launch_per_layer_s
+        return self.full_graph_launch_s + self.launches_s(piecewise_launches(model))
 
-    def eager_launch_s(self, model: ModelSpec) -> float:
-        """Return the mean launch time of a step of ``model`` beyond the largest graph."""
-        return (
-            model.num_dense_layers * self.eager_launch_per_dense_layer_s
-            + model.num_moe_layers * self.eager_launch_per_moe_layer_s
+    def eager_launch_s(self, model: ModelSpec, experts: str = "", ranks: int = 1) -> float:
+        """Return the mean launch time of a step of ``model`` beyond the largest graph; the options
+        are those of `costmodels.engines.launches.eager_launches`."""
+        return self.full_graph_launch_s + self.launches_s(eager_launches(model, experts, ranks))
+
+    def sampler_bytes_per_logit(self, model: ModelSpec) -> int:
+        """Return the bytes a logit of the start-up profile's sampling, by the runner that serves
+        ``model``."""
+        is_hybrid = any(state.fixed and not state.endless for state, _ in model.states)
+        is_old = is_hybrid or (
+            model.num_moe_layers and model.model_type not in self.dense_runner_types
         )
+        return self.moe_sampler_bytes_per_logit if is_old else self.dense_sampler_bytes_per_logit
 
     def graphs_for(self, max_num_seqs: int) -> tuple[int, ...]:
         """Return the sizes captured with this ``max_num_seqs``: none above twice that."""
@@ -156,8 +187,10 @@ def load_profile(name: str = "vllm-0.25") -> EngineProfile:
         version=row["version"],
         **row["defaults"],
         graph_sizes=_graph_sizes(**{k: row["graphs"][k] for k in _GRAPH_KEYS}),
+        graph_limit_by_type=row["graphs"]["limit_by_type"],
         host_evidence=_evidence(row["host"]),
         graph_evidence=_evidence(row["graphs"]),
+        kernel_rules=row["kernels"].get("rules", row["version"]),
         kernels=row["kernels"]["names"],
         kernel_evidence=_evidence(row["kernels"]),
         **row["kernels"]["constants"],
@@ -167,6 +200,7 @@ def load_profile(name: str = "vllm-0.25") -> EngineProfile:
         eager_spread=tuple(spreads["eager_spread"]),
         eager_moe_spread=tuple(spreads["eager_moe_spread"]),
         **row["memory"]["constants"],
+        dense_runner_types=tuple(row["memory"]["dense_runner_types"]),
     )
 
 
@@ -193,6 +227,15 @@ def scale_host(profile: EngineProfile, factor: float) -> EngineProfile:
         raise ScenarioError(f"host_speed_factor must be a number from 0 up, not {factor!r}")
     scaled = {term: getattr(profile, term) * factor for term in HOST_TERMS}
     return replace(profile, **scaled)
+
+
+def in_cudagraph_mode(profile: EngineProfile, mode: str) -> EngineProfile:
+    """Return the engine with graphs as vLLM's ``cudagraph_mode`` has them."""
+    return replace(
+        profile,
+        full_graphs=mode.startswith("FULL"),
+        piecewise_graphs=mode.endswith("PIECEWISE"),
+    )
 
 
 def capture_up_to(profile: EngineProfile, tokens: int) -> EngineProfile:

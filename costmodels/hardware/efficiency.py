@@ -122,10 +122,13 @@ def load_efficiency(gpu: GpuSpec, *, generic_only: bool = False) -> Efficiency:
         constant: Evidence(label=row["label"], source=row["source"])
         for constant, row in generic.items()
     }
-    links = content["links"].get(gpu.name)
-    if links and not generic_only:
+    for twin, links in content["links"].items():
+        carried = gpu.name in links.get("carried_to", ())
+        if generic_only or not (carried or gpu.name == twin):
+            continue
         values |= links["constants"]
-        known = Evidence(label=links["label"], source=links["source"])
+        source = f"as of {twin}: {links['source']}" if carried else links["source"]
+        known = Evidence(label="extrapolated" if carried else links["label"], source=source)
         evidence |= dict.fromkeys(links["constants"], known)
     for fitted_name, block in content["fitted"].items():
         if generic_only:

@@ -44,6 +44,9 @@ class PrecisionPath(NamedTuple):
     head: unpack, scale, multiply and add. Such kernels (FasterTransformer's and its descendants)
     work on one query head per block, so grouped heads unpack the shared keys again."""
     source: str
+    shares_unpacking: bool = False
+    """Whether grouped query heads share one unpacking, and ``kv_instructions`` are per cache
+    element alone."""
 
     @property
     def label(self) -> str:
@@ -86,6 +89,12 @@ PATHS = {
             "W4A4 FlatQuant", "w4a4", "w4a4", "kv_int4", "int4_op_per_s", 0.0, 0, 4.0, 4.1,
             "FlatQuant (2410.09426): scales a channel and a token, online Kronecker transforms",
         ),
+        PrecisionPath(
+            "KIVI", "float16", "float16", "kivi4", BF16_PEAK, 0.0, 0, 0.0, 1.6,
+            "assumed: unpacked as by QServe (13 instructions for 8 elements), but once for all "
+            "query heads of a group, whose products run on tensor cores (KIVI, 2402.02750, fuses "
+            "unpacking with them)", shares_unpacking=True,
+        ),
     )
 }  # fmt: skip
 _BY_FORMAT = {
@@ -94,8 +103,7 @@ _BY_FORMAT = {
     "w4a8_g128": "W4A8KV4 g128",
     "w4a4": "W4A4 FlatQuant",
 }
-# KIVI's caches are assumed to cost the same as QServe's.
-_BY_CACHE = {"kv_int8": "W8A8", "kv_int4": "W4A8KV4", "kivi4": "W4A8KV4", "kivi2": "W4A8KV4"}
+_BY_CACHE = {"kv_int8": "W8A8", "kv_int4": "W4A8KV4", "kivi4": "KIVI", "kivi2": "KIVI"}
 
 
 def path_peak(path: PrecisionPath, gpu: GpuSpec) -> float:

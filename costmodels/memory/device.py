@@ -170,6 +170,7 @@ class DevicePlan:
             self.profile,
             self.max_num_batched_tokens,
             self.max_num_seqs,
+            block_tokens=self._block[0],
             writes_scores=self.writes_scores,
         )
         return (*found, *self.more)

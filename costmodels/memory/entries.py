@@ -15,6 +15,7 @@ from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import RankShard
 from costmodels.memory.streaming import ON_DEVICE, RankOffload
 from costmodels.models.layers.gqa import Gqa
+from costmodels.models.layers.mla import Mla
 from costmodels.models.layers.moe import Moe
 
 WEIGHTS, STATE, WORKSPACE, UNUSED = "weights", "state", "workspace", "unused"
@@ -39,6 +40,7 @@ _DEEPEP_FABRIC = 1024 * _MIB
 """VLLM_DEEPEP_BUFFER_SIZE_MB: for the fabric; in the throughput mode also for the network."""
 _DEEPEP_TOKENS = 256
 """VLLM_MOE_DP_CHUNK_SIZE: most tokens per rank in one low-latency exchange."""
+_GATHERED_TOKENS = 64 * 1024
 _SCALE_GROUP, _HEADER, _ALIGNMENT = 128, 16, 128
 
 
@@ -90,6 +92,7 @@ def workspace_entries(
     max_num_batched_tokens: int,
     max_num_seqs: int,
     *,
+    block_tokens: int = 16,
     writes_scores: bool = False,
 ) -> tuple[MemoryEntry, ...]:
     """Return the memory peak of the engine's start-up run beyond the weights, the runtime and
@@ -97,8 +100,10 @@ def workspace_entries(
 
     The run pushes the largest step through the layers, then samples ``max_num_seqs`` rows; the two
     peaks do not overlap, so the larger one counts. Experts need their inputs and outputs once for
-    every expert chosen. ``writes_scores``: attention without a fused kernel holds a prompt's scores
-    of all heads of a layer.
+    every expert chosen. Latent attention keeps a workspace for contexts that prompts gather, of
+    64 Ki tokens or a block of ``block_tokens`` for each sequence, and expands all of it once (vLLM
+    0.25.1, mla_attention.py). ``writes_scores``: attention without a fused kernel holds a prompt's
+    scores of all heads of a layer.
     """
     model = rank.local
     hidden = model.hidden_size
@@ -113,11 +118,16 @@ def workspace_entries(
         heads = max(mixer.heads for mixer, _ in model.mixers if isinstance(mixer, Gqa))
         activations += heads * max_num_batched_tokens**2 * model.dtype_bytes
     scores = " and scores" if writes_scores else ""
-    per_logit = (
-        profile.moe_sampler_bytes_per_logit
-        if model.num_moe_layers
-        else profile.dense_sampler_bytes_per_logit
-    )
+    latent = next((mixer for mixer, _ in model.mixers if isinstance(mixer, Mla)), None)
+    gathered: tuple[MemoryEntry, ...] = ()
+    if latent is not None:
+        tokens = max(_GATHERED_TOKENS, max_num_seqs * block_tokens)
+        expanded = latent.heads * (latent.nope + latent.v_dim)
+        activations += tokens * expanded * model.dtype_bytes
+        kept = tokens * latent.latent * model.dtype_bytes
+        what = f"contexts of prompts, {tokens:,} tokens"
+        gathered = (MemoryEntry(WORKSPACE, what, model.dtype, kept),)
+    per_logit = profile.sampler_bytes_per_logit(rank.model)
     sampler = max_num_seqs * rank.model.vocab_size * per_logit
     peak = (
         (f"activations{scores} of {max_num_batched_tokens:,} tokens", model.dtype, activations)
@@ -126,6 +136,7 @@ def workspace_entries(
     )
     return (
         MemoryEntry(WORKSPACE, *peak),
+        *gathered,
         MemoryEntry(WORKSPACE, "runtime, CUDA graphs", "", profile.runtime_bytes),
         *communication_buffers(rank, max_num_batched_tokens),
     )

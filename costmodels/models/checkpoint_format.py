@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -67,7 +68,11 @@ def _quantized(precision: ModelPrecision, part: Fields, num_layers: int) -> Mode
 
 
 def _with_cache(precision: ModelPrecision, part: Fields) -> ModelPrecision:
-    is_fp8 = part.first("kv_cache_quant_algo", "kv_cache_scheme") in ("FP8", "fp8")
+    stated = part.first("kv_cache_quant_algo", "kv_cache_scheme")
+    if isinstance(stated, Mapping):
+        is_fp8 = stated.get("type") == "float" and stated.get("num_bits") == 8
+    else:
+        is_fp8 = stated in ("FP8", "fp8")
     return replace(precision, kv="fp8") if is_fp8 else precision
 
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodels.datafile import read_data
 from costmodels.work import Array
+from sim.evidence import Source
 
 _SPREAD = 9.0  # standard deviations around the largest mean in which the maximum is sought
 _POINTS = 400
@@ -28,6 +30,17 @@ class ExpertLoad:
     """Zipf exponent: the n-th most popular expert is chosen in proportion to n^-skew."""
     loads: tuple[float, ...] = ()
     """Relative load of each expert of a layer, in their order; it replaces ``skew``."""
+
+
+def trained_skew() -> Source:
+    """Return the Zipf exponent that is published of a trained model's experts."""
+    row = read_data("models/expert_skew.yaml")["trained"]
+    return Source(
+        what="expert skew of a trained model",
+        value=row["exponent"],
+        label=row["label"],
+        source=row["source"],
+    )
 
 
 @dataclass(frozen=True, slots=True)

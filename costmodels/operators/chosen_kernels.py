@@ -89,7 +89,13 @@ class ChosenKernels:
         """Return the constants of a layer's decodes."""
         kernel = self.attention.get(mixer)
         rate = None if kernel is None else kernel.decode_flop_per_s
-        return _at_rate(kernel, constants, gpu, rate)
+        found = _at_rate(kernel, constants, gpu, rate)
+        if kernel is None or kernel.decode_memory is None:
+            return found
+        known = {"attention_memory": Evidence(label=kernel.label, source=kernel.source)}
+        return replace(
+            found, attention_memory=kernel.decode_memory, evidence={**found.evidence, **known}
+        )
 
     def mixed_s(
         self,

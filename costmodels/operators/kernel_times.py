@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 
 from costmodels.engines.attention_backends import AttentionBackend
-from costmodels.formats import load_format
 from costmodels.hardware.efficiency import Efficiency
 from costmodels.hardware.gemm_paths import cache_path, unpack_seconds
 from costmodels.hardware.gpus import GpuSpec
@@ -18,7 +17,7 @@ from costmodels.hardware.links import exchange_seconds
 from costmodels.hardware.roofline import (
     OperatorSeconds,
     operator_seconds,
-    streamed_share,
+    tile_by_tile,
 )
 from costmodels.layouts.shard import RankShard
 from costmodels.models.layers.gqa import Gqa
@@ -89,7 +88,7 @@ class KernelTimes:
             by_roofline = self.chosen.price(operator, self.gpu)
         else:
             ranks = self.shard.tensor_parallel_size
-            tiled = _tile_by_tile(operator, efficiency)
+            tiled = tile_by_tile(operator, efficiency)
             by_roofline = operator_seconds(tiled, self.gpu, efficiency, ranks)
             by_roofline = replace(by_roofline, operator=operator)
         found = self.tables.seconds(operator, self.shard) if self.tables else None
@@ -357,7 +356,10 @@ class KernelTimes:
         if self.backend and self.backend.decode:
             constants = self.backend.decode
         by_roofline = self._work_price(family, constants)
-        return lambda operator: max(by_roofline(operator), self._cache_instructions_s(operator))
+        heads = _query_heads(mixer)
+        return lambda operator: max(
+            by_roofline(operator), self._cache_instructions_s(operator, heads)
+        )
 
     @property
     def cores_bind_decode(self) -> bool:
@@ -370,19 +372,22 @@ class KernelTimes:
             price = self._work_price(decode_family(mixer))
             for term in mixer.attention(local.precision).decode:
                 operator = term_operator(term, count, one, one)
-                if self._cache_instructions_s(operator) > price(operator):
+                heads = _query_heads(mixer)
+                if self._cache_instructions_s(operator, heads) > price(operator):
                     return True
         return False
 
-    def _cache_instructions_s(self, operator: Operator) -> float:
-        """Return the seconds to unpack a narrow cache for each query head, while the tensor
-        cores run."""
+    def _cache_instructions_s(self, operator: Operator, heads_per_kv: float) -> float:
+        """Return the seconds to unpack a narrow cache while the tensor cores run: for each of the
+        ``heads_per_kv`` query heads, or once for all."""
         path = cache_path(self.shard.local.precision.kv)
         rate = core_instructions_per_s(self.gpu)
         if path is None or rate is None or operator.name != "attention":
             return 0.0
         # Two FLOPs per element and query head.
         elements = operator.calls * float(operator.flops[0]) / 2
+        if path.shares_unpacking:
+            elements /= heads_per_kv
         return path.kv_instructions * elements / rate
 
     def _work_price(
@@ -411,25 +416,6 @@ class KernelTimes:
             self.gpu.num_sms,
             self._work_price("decode_attention"),
         )
-
-
-def _tile_by_tile(operator: Operator, efficiency: Efficiency) -> Operator:
-    """Return a GEMM as priced for a kernel that takes a tile of rows at once and restarts for the
-    next.
-
-    Within one tile it streams its narrow weights at their full advantage; if it restarts, each tile
-    pays for filling and draining as a 16-bit one does (0.60 to 0.73 of a 16-bit GEMM from 256 rows
-    on, vLLM PR 2497).
-    """
-    most = load_format(operator.weights).kernel_rows
-    if most is None:
-        return operator
-    tiles = np.ceil(operator.rows / most)
-    half_rows = efficiency.gemm_half_rows
-    refill = (most + half_rows) / (most + half_rows * streamed_share(operator))
-    whole = refill * tiles * most / np.maximum(operator.rows, 1.0)
-    again = np.where(operator.rows > most, whole, 1.0)
-    return replace(operator, rows=np.minimum(operator.rows, most), flops=again * operator.flops)
 
 
 def _curves(tables: MixerTables, max_num_seqs: int, layers: int, idle: Array) -> DecodeCurves:
@@ -461,3 +447,9 @@ def _share_label(labels: Labels) -> str:
 def _fitted(labels: Labels) -> str:
     """Return the label of rates that stand for many batches: ``fitted`` at best."""
     return weakest((_share_label(labels), "fitted"))
+
+
+def _query_heads(mixer: Mixer) -> float:
+    """Return the query heads that share a head of keys and values."""
+    heads = getattr(mixer, "heads", mixer.kv_heads)
+    return float(heads / mixer.kv_heads)

@@ -77,7 +77,7 @@ def compile_step_cost(model: ModelSpec, gpu: GpuSpec, options: StepOptions) -> S
         equal_contexts=options.equal_contexts,
         tokens_per_seq=options.tokens_per_seq,
     )
-    compiled = compile_prices(prices, profile, model, graph_sizes[-1] if graph_sizes else 0)
+    compiled = compile_prices(prices, profile, kernels, graph_sizes[-1] if graph_sizes else 0)
     terms: list[StepTerm] = []
     if options.offload is not None and not options.offload.is_nothing:
         rank_offload(kernels.shard, options.offload)

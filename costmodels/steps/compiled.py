@@ -13,10 +13,11 @@ from itertools import accumulate
 
 import numpy as np
 
+from costmodels.engines.launches import contexts_gathered, decodes_beside
 from costmodels.engines.profile import EngineProfile, quantile
 from costmodels.layouts.dealing import Limits
-from costmodels.models.spec import ModelSpec
 from costmodels.operators.attention import AttentionRates, CurvePrices, curve_prices
+from costmodels.operators.kernel_times import KernelTimes
 from costmodels.operators.shared_prefix import SharedPrefixRates
 from costmodels.steps.prices import StepPrices
 from costmodels.work import FRACTION_BITS, HALF, ONE, Array, slowed
@@ -50,6 +51,8 @@ _HOST_TIMES = (
     "eager_decode_ns",
     "piecewise_ns",
     "eager_ns",
+    "beside_launch_ns",
+    "context_launch_ns",
 )
 HostTimes = tuple[int, int, int]
 """Launch delay, launch and tail of a step in nanoseconds, in the order of `StepPrice`. (A plain
@@ -94,6 +97,10 @@ class CompiledPrices:
     eager_decode_ns: HostTimes
     piecewise_ns: HostTimes
     eager_ns: HostTimes
+    beside_launch_ns: int
+    """Launch time that decodes add to a step with prompts beyond the largest graph; the next:
+    that prompts with cached context add."""
+    context_launch_ns: int
     piecewise_spread: tuple[float, ...]
     """Quantiles of a launch's time over its mean; the next: without graphs."""
     eager_spread: tuple[float, ...]
@@ -146,6 +153,9 @@ class CompiledPrices:
             compute_ns, attention_ns = self.token_compute_ns[tokens], memory_ns
         gpu_ns = (fixed_ns + attention_ns) >> FRACTION_BITS
         delay_ns, launch_ns, tail_ns = self.piecewise_ns if in_graph else self.eager_ns
+        if not in_graph:
+            launch_ns += self.beside_launch_ns if decodes else 0
+            launch_ns += self.context_launch_ns if prefix else 0
         if draw is not None:
             spread = self.piecewise_spread if in_graph else self.eager_spread
             launch_ns = round(launch_ns * quantile(spread, draw))
@@ -364,15 +374,21 @@ def clip_prices(rates: AttentionRates) -> ClipPrices | None:
 
 
 def compile_prices(
-    prices: StepPrices, profile: EngineProfile, model: ModelSpec, largest_graph: int
+    prices: StepPrices, profile: EngineProfile, kernels: KernelTimes, largest_graph: int
 ) -> CompiledPrices:
-    """Tabulate ``prices`` and the host times of an engine's ``profile`` in integers."""
+    """Tabulate ``prices``, which are of ``kernels``, and the host times of an engine's ``profile``
+    in integers."""
+    model, ranks = kernels.shard.model, kernels.shard.layout.tensor_parallel_size
+    experts = kernels.chosen.experts.name if kernels.chosen.experts else ""
     attention, chunk = prices.attention, prices.attention.chunk
     seqs = range(attention.max_num_seqs + 1)
     whole_s = attention.decode_token_s.get(None, np.zeros(len(seqs)))
     pair_s = chunk.pair_s.get(None, 0.0)
-    eager_launch_s = profile.eager_launch_s(model)
+    eager_launch_s = profile.eager_launch_s(model, experts, ranks)
     other_delay_s, tail_s = profile.other_delay_s, profile.prefill_tail_s
+    eager_spread = profile.eager_moe_spread if model.num_moe_layers else profile.eager_spread
+    # Steps of decodes replay pieces where there are no full graphs.
+    piecewise_s = profile.piecewise_launch_s(model) if profile.piecewise_graphs else eager_launch_s
     return CompiledPrices(
         token_fixed_ns=_table(prices.token_seconds()),
         token_compute_ns=whole_ns(prices.compute_seconds()),
@@ -400,12 +416,14 @@ def compile_prices(
         largest_graph=largest_graph,
         full_graph_ns=_host_ns(profile.full_graph_delay_s, profile.full_graph_launch_s, 0.0)
         if profile.full_graphs
-        else _host_ns(other_delay_s, profile.piecewise_launch_s(model), 0.0),
+        else _host_ns(other_delay_s, piecewise_s, 0.0),
         eager_decode_ns=_host_ns(other_delay_s, eager_launch_s, 0.0),
-        piecewise_ns=_host_ns(other_delay_s, profile.piecewise_launch_s(model), tail_s),
+        piecewise_ns=_host_ns(other_delay_s, piecewise_s, tail_s),
         eager_ns=_host_ns(other_delay_s, eager_launch_s, tail_s),
-        piecewise_spread=profile.piecewise_spread,
-        eager_spread=profile.eager_moe_spread if model.num_moe_layers else profile.eager_spread,
+        beside_launch_ns=to_ns(profile.launches_s(decodes_beside(model))),
+        context_launch_ns=to_ns(profile.launches_s(contexts_gathered(model))),
+        piecewise_spread=profile.piecewise_spread if profile.piecewise_graphs else eager_spread,
+        eager_spread=eager_spread,
     )
 
 

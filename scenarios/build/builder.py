@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from policies import ROUTERS, SCHEDULERS
+from scenarios.build import compiling
 from scenarios.build.cache import cache_of
 from scenarios.build.engine import check_beams, check_fit, engine_config
 from scenarios.build.notes import build_notes, pool_notes
@@ -68,7 +69,7 @@ def _build_pool(scenario: Scenario, name: str, role: Role) -> PoolBuild:
         name=name,
         role=role,
         cache=cache.config,
-        make_features=tuple(one.in_engine for one in replica.added),
+        make_features=(*(one.in_engine for one in replica.added), *compiling.features(replica)),
     )
-    notes = pool_notes(replica, engine, cache)
+    notes = (*pool_notes(replica, engine, cache), *compiling.notes(replica))
     return PoolBuild(replica=replica, pool=pool, cache=cache, notes=notes)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.layout import Layout
 from costmodels.models.spec import ModelSpec
-from scenarios.build import lora
+from scenarios.build import compiling, lora
 from scenarios.build.replica import Added
 from scenarios.schema import Scenario
 from sim.fleet.cluster import RunLog
@@ -56,4 +56,5 @@ def with_columns(scenario: Scenario, table: RequestTable) -> RequestTable:
 
 def facts(log: RunLog) -> list[dict[str, Any]]:
     """Return what each feature did in a run."""
-    return [found for feature in FEATURES if (found := feature.facts(log)) is not None]
+    told = [feature.facts for feature in FEATURES] + [compiling.facts]
+    return [found for facts_of in told if (found := facts_of(log)) is not None]

@@ -8,8 +8,8 @@ from costmodels.hardware.gpus import GIB, GpuSpec
 from costmodels.hardware.links import host_link, stage_link
 from costmodels.layouts.layout import Layout
 from costmodels.memory.streaming import Offload
-from costmodels.models.expert_load import ExpertLoad
-from scenarios.schema import Scenario
+from costmodels.models.expert_load import ExpertLoad, trained_skew
+from scenarios.schema import EngineOptions, Scenario
 from sim.errors import ScenarioError
 
 
@@ -31,7 +31,7 @@ def layout_of(scenario: Scenario, gpu: GpuSpec) -> Layout:
         dbo_decode_token_threshold=options.dbo_decode_token_threshold,
         dbo_prefill_token_threshold=options.dbo_prefill_token_threshold,
         enable_sp=options.enable_sp,
-        expert_load=ExpertLoad(skew=options.expert_skew, loads=options.expert_loads or ()),
+        expert_load=_expert_load(options),
         gpus_per_node=hardware.gpus_per_node or gpu.fabric_gpus,
         stage_link=stage_link(
             hardware.stage_link,
@@ -94,3 +94,12 @@ def offload_of(scenario: Scenario, gpu: GpuSpec) -> Offload | None:
 
 def _share(percent: float) -> Fraction:
     return Fraction(str(percent)) / 100
+
+
+def _expert_load(options: EngineOptions) -> ExpertLoad:
+    """Return how popular experts are; where whole experts are on ranks, a trained model's if
+    nothing is said."""
+    skew = options.expert_skew
+    if skew is None:
+        skew = float(str(trained_skew()["value"])) if options.enable_expert_parallel else 0.0
+    return ExpertLoad(skew=skew, loads=options.expert_loads or ())

@@ -162,10 +162,11 @@ def _layout_notes(layout: Layout) -> list[str]:
             f"them{away} in a step; it does not fail, and carries nothing else"
         )
     load = layout.expert_load
-    if layout.enable_expert_parallel and not load.loads and not load.skew:
+    if layout.enable_expert_parallel and not load.loads:
+        popular = f"popular by a Zipf exponent of {load.skew:g}" if load.skew else "equally popular"
+        chance = "" if load.skew else ": ranks differ by chance alone"
         notes.append(
-            "experts are taken as equally popular: ranks differ by chance alone "
-            "(engine.expert_skew, engine.expert_loads)"
+            f"experts are taken as {popular}{chance} (engine.expert_skew, engine.expert_loads)"
         )
     return notes
 

@@ -26,6 +26,7 @@ from costmodels.steps.combined import StepTerm
 from costmodels.steps.compile import StepOptions, compile_step_cost
 from costmodels.steps.cost import PoolCost, StepCost
 from costmodels.tables.families import ATTENTION
+from scenarios.build.host import host_factor
 from scenarios.build.layout import layout_text
 from scenarios.build.memo import content_key, memoized
 from scenarios.build.speculation import SpeculationPlan, speculation_of
@@ -164,7 +165,7 @@ class Replica:
         engine, speculation = self.scenario.engine, self.speculation
         if speculation is None:
             return self.plain_cost(shared_prefix_attention=engine.shared_prefix_attention)
-        options, factor = self._step_options(), engine.host_speed_factor
+        options, factor = self._step_options(), host_factor(engine)
         return memoized(
             "cost",
             content_key(self._kernels_key, options, factor, speculation),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodels.engines.api_server import ApiServerCosts
 from costmodels.engines.calibration import load_api_server, load_constants
-from costmodels.engines.profile import EngineProfile, capture_up_to, scale_host
+from costmodels.engines.profile import EngineProfile, capture_up_to, in_cudagraph_mode, scale_host
 from costmodels.formats import format_names
 from costmodels.hardware.gpus import GIB, GpuSpec, load_gpu
 from costmodels.models import kv_policies
@@ -12,6 +12,7 @@ from costmodels.models.catalog import load_model
 from costmodels.models.quantization import AUTO, method_names, quantize
 from costmodels.models.spec import ModelSpec, in_dtype, quantized
 from scenarios.build import features
+from scenarios.build.host import host_factor, host_notes
 from scenarios.build.layout import layout_of, offload_of
 from scenarios.build.replica import Replica
 from scenarios.schema import EngineOptions, Scenario
@@ -43,9 +44,14 @@ def resolve(
         if methods[1] is None and kv_dtype is None:
             methods = (methods[0], _default_cache(scenario, profile))
         model, notes = _served(scenario, gpu, methods, (quantization, kv_dtype))
-    profile = scale_host(profile, options.host_speed_factor)
-    if options.max_cudagraph_capture_size is not None:
-        profile = capture_up_to(profile, options.max_cudagraph_capture_size)
+    profile = scale_host(profile, host_factor(options))
+    if options.cudagraph_mode is not None:
+        profile = in_cudagraph_mode(profile, options.cudagraph_mode)
+    captured = options.max_cudagraph_capture_size or profile.graph_limit_by_type.get(
+        model.model_type
+    )
+    if captured is not None:
+        profile = capture_up_to(profile, captured)
     tokens, seqs = _batch_limits(scenario, gpu)
     layout = layout_of(scenario, gpu)
     return Replica(
@@ -60,7 +66,7 @@ def resolve(
         max_num_seqs=seqs,
         offload=offload_of(scenario, gpu),
         methods=methods,
-        notes=notes,
+        notes=(*notes, *host_notes(options)),
         added=features.added(scenario, model, gpu, layout),
     )
 
@@ -68,7 +74,7 @@ def resolve(
 def _api_server(options: EngineOptions) -> ApiServerCosts | None:
     if options.api_server_count is None:
         return None
-    return load_api_server(options.profile).scaled(options.host_speed_factor)
+    return load_api_server(options.profile).scaled(host_factor(options))
 
 
 def _served(

@@ -7,6 +7,7 @@ import sys
 
 from scenarios.commands.app import app
 from scenarios.commands.calibrate import calibrate_app
+from scenarios.commands.calibrate_host import calibrate_host
 from scenarios.commands.calibrate_server import calibrate_observe, calibrate_vllm
 from scenarios.commands.capacity import capacity
 from scenarios.commands.compare import compare
@@ -36,6 +37,7 @@ app.command()(memory)
 app.add_typer(export_app, name="export")
 app.command()(validate)
 app.command()(compare)
+calibrate_app.command("host")(calibrate_host)
 calibrate_app.command("vllm")(calibrate_vllm)
 calibrate_app.command("observe")(calibrate_observe)
 app.add_typer(calibrate_app, name="calibrate")

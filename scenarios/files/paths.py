@@ -123,9 +123,11 @@ def _own_sources(values: dict[str, Any], folder: Path) -> list[tuple[dict[str, A
 
 
 def _described(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-    """Return the fields that name files of a device or an engine's calibration: (section, key)."""
+    """Return the fields that name files of a device, a host or an engine's calibration: (section,
+    key)."""
     sections = [(_section(one, "hardware"), "gpu") for one in _pools(values)]
-    sections += [(_section(one, "engine"), "profile") for one in _pools(values)]
+    for key in ("profile", "host"):
+        sections += [(_section(one, "engine"), key) for one in _pools(values)]
     return [(section, key) for section, key in sections if is_gpu_file(section.get(key))]
 
 

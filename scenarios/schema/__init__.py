@@ -115,10 +115,10 @@ class EngineOptions(Section):
     num_redundant_experts: Annotated[Whole, Field(ge=0, le=100_000)] = Field(
         0, description="copies beside the experts of each layer (enable_eplb)"
     )
-    expert_skew: Annotated[Number, Field(ge=0, le=10)] = Field(
-        0.0,
-        description="Zipf exponent of how popular experts are; 0: equally, which leaves the "
-        "imbalance of chance",
+    expert_skew: Annotated[Number, Field(ge=0, le=10)] | None = Field(
+        None,
+        description="Zipf exponent of how popular experts are, where ranks hold whole ones; 0: "
+        "equally, which leaves the imbalance of chance; None: what is published of a trained model",
     )
     expert_loads: tuple[Annotated[Number, Field(ge=0)], ...] | None = Field(
         None, description="relative load of each expert of a layer, in place of expert_skew"
@@ -182,6 +182,13 @@ class EngineOptions(Section):
     max_cudagraph_capture_size: Tokens | None = Field(
         None, description="largest batch, in tokens, with a CUDA graph; None: the engine's default"
     )
+    cudagraph_mode: (
+        Literal["FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "PIECEWISE", "NONE"] | None
+    ) = Field(
+        None,
+        description="which steps replay CUDA graphs: one for steps of decodes alone (FULL), "
+        "pieces between attention calls for others (PIECEWISE); None: as the profile's engine",
+    )
     long_prefill_token_threshold: Annotated[Whole, Field(ge=0)] = Field(
         0, description="most tokens of one prompt in a step; 0: as many as fit"
     )
@@ -206,13 +213,18 @@ class EngineOptions(Section):
     async_scheduling: bool | None = Field(
         None, description="plan a step before the last one is read; None: as the profile's version"
     )
+    host: str | None = Field(
+        None,
+        description="the machine beside the GPUs: a name of hosts.yaml (bare-metal, ...) or a file "
+        "of `fleetcast calibrate host` (.yaml); None: that of the profile",
+    )
     api_server_count: Annotated[Whole, Field(ge=1, le=1000)] | None = Field(
         None,
         description="processes that receive, tokenize, detokenize and send, an engine: what a "
         "client sees beside the engine core; None: they take no time",
     )
     host_speed_factor: Annotated[Number, Field(gt=0, le=1000)] = Field(
-        1.0, description="multiplies all host times"
+        1.0, description="multiplies all host times, beside what `host` does"
     )
 
 

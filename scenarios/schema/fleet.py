@@ -84,7 +84,8 @@ class Faults(Section):
 
 
 class Startup(Section):
-    """What passes before an engine serves: after a crash, or when one is added."""
+    """What passes before an engine serves, after a crash or when one is added, and what it has
+    compiled by then."""
 
     process_s: Wait = Field(
         30.0, description="the engine's own start, without its weights: imports, graphs, warm-up"
@@ -93,6 +94,13 @@ class Startup(Section):
         None, description="weights to each GPU; None: the disk behind it (hardware.*)"
     )
     provision_s: Wait = Field(120.0, description="until one more machine is there")
+    kernel_cache: Literal["full", "disk", "kept", "lost"] = Field(
+        "full",
+        description="kernels that the engine compiles when a step's size first needs them: full, "
+        "all are there; disk, compiled before, but each process loads them; kept, none at "
+        "first, and what is compiled stays on the machine; lost, none after any start, as in a "
+        "container without a volume",
+    )
 
 
 class Autoscaling(Section):

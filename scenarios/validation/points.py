@@ -19,8 +19,13 @@ PARAMETERS = {
     "extend": ("P", "C"),
     "multiprefill": ("N", "P"),
     "mixed": ("P", "D", "L"),
+    "mixed_interval": ("P", "D", "L"),
+    "prefill_latency": ("P",),
 }
 """Parameters of each kind of point.
+
+mixed_interval: the mixed step alone, without the step before it, whose outputs are read late.
+prefill_latency: a lone prompt until the engine is idle again.
 
 B: decoding sequences. L: their context. P: new tokens of a prompt. C: its tokens already in the KV
 cache. N: prompts. D: sequences that decode meanwhile.

@@ -78,13 +78,16 @@ def predict_ms(
     """
     if kind == "decode":
         return _decode_ms(pool, parameters["B"], parameters["L"])
-    if kind == "mixed":
-        return _mixed_ms(pool, parameters["P"], parameters["D"], parameters["L"], heat_level)
+    if kind in ("mixed", "mixed_interval"):
+        asked = (parameters["P"], parameters["D"], parameters["L"])
+        return _mixed_ms(pool, *asked, heat_level, is_sum=kind == "mixed")
     prompts = [(parameters.get("C", 0), parameters["P"])] * parameters.get("N", 1)
     clips, budget = pool.engine.clip_tokens, pool.engine.step_token_limit
     prefills = [PlannedStep(s, len(prompts)) for s in _prefills(prompts, budget, clips)]
     times = run_steps(pool, prefills, heat_level)
     chunk = parameters.get("chunk")
+    if kind == "prefill_latency":
+        return (times[-1].read_ns + pool.cost.update_ns(1) - times[0].plan_ns) / 1e6
     if chunk is None:
         return (times[-1].read_ns - times[0].plan_ns) / 1e6
     if chunk > 1:
@@ -96,13 +99,23 @@ def _decode_ms(pool: PoolConfig, seqs: int, context: int) -> float:
     clips = pool.engine.clip_tokens
     steps = [_last_tokens(seqs, context, clips)]
     steps += [_decode(seqs, context + i, clips) for i in range(1, _DECODE_STEPS + 1)]
+    if pool.engine.speculation is not None:
+        rows = seqs * (1 + pool.engine.speculation.drafts(seqs))
+        steps = [one._replace(shape=one.shape._replace(logits=rows)) for one in steps]
     return float(np.median(_intervals_ms(run_steps(pool, steps))[-_DECODE_INTERVALS:]))
 
 
 def _mixed_ms(
-    pool: PoolConfig, prompt: int, decodes: int, context: int, heat_level: float
+    pool: PoolConfig,
+    prompt: int,
+    decodes: int,
+    context: int,
+    heat_level: float,
+    *,
+    is_sum: bool,
 ) -> float:
-    """Return the intervals of the mixed step and the step before it, less one plain decode step.
+    """Return the intervals of the mixed step and the step before it, less one plain decode step;
+    without ``is_sum``, the interval of the mixed step alone.
 
     With async scheduling the outputs before a long step are read late, so only the sum of the two
     is meaningful. The prompt asks for one token, so it does not stay to decode.
@@ -125,6 +138,8 @@ def _mixed_ms(
     steps += [_decode(decodes, context + len(steps) + i, clips) for i in more]
     # The interval of step i starts at the read of i - 1.
     intervals_ms = _intervals_ms(run_steps(pool, steps, heat_level))
+    if not is_sum:
+        return float(np.median([intervals_ms[i - 1] for i in mixed]))
     plain_ms = float(np.median(intervals_ms[1 : _STEPS_BEFORE_MIXED - 1]))
     sums_ms = [intervals_ms[i - 2 : i - 1 + len(prefills)].sum() for i in mixed]
     return float(np.median(sums_ms)) - plain_ms

@@ -24,7 +24,9 @@ def score_points(recording: Recording, system: System) -> tuple[list[dict[str, A
     points, warnings = read_points(recording)
     heat = _heat_levels(recording, system)
     # All sequences of a controlled step have equal contexts.
-    pool = replace(system.pool, cost=system.replica.plain_cost(equal_contexts=True))
+    pool = system.pool
+    if system.replica.speculation is None:
+        pool = replace(pool, cost=system.replica.plain_cost(equal_contexts=True))
     rows, refused = [], []
     for point in points:
         try:
@@ -43,7 +45,9 @@ def _heat_levels(recording: Recording, system: System) -> dict[tuple[Any, ...], 
 
     This is the median over repeats that began on an idle engine; if decodes ran on, the first.
     """
-    levels = {}
+    levels: dict[tuple[Any, ...], float] = {}
+    if system.replica.model.clips or system.replica.speculation is not None:
+        return levels  # the log's sums do not price its steps; a point's own contexts do
     for log in controlled_logs(recording, system):
         clock = clock_errors(log, system.replica.cost.kernels.efficiency, system.replica.profile)
         prefill = log.columns["prefill_tokens"] > 0

@@ -3,8 +3,10 @@ cost."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -18,6 +20,8 @@ from costmodels.models.hf_config import read_hf_config
 from costmodels.models.spec import DTYPE_BYTES, ModelSpec, quantized
 from costmodels.operators.sources import FITTED, Choice
 from policies import ROUTERS, SCHEDULERS
+from scenarios.build import compiling
+from scenarios.build.cache import cache_of
 from scenarios.build.plugins import router_factory, scheduler_factory
 from scenarios.build.replica import Replica
 from scenarios.build.resolve import resolve
@@ -25,6 +29,7 @@ from scenarios.files.flags import ANY_WORKLOAD
 from scenarios.files.load import parse_scenario
 from scenarios.run.summary import engine_conditions
 from scenarios.validation.folder import Recording
+from scenarios.validation.routing import routing_spread, with_routing
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.config import PoolConfig
@@ -32,13 +37,12 @@ from sim.fleet.config import PoolConfig
 _ABSENT = (None, "", "None", "none", "null")
 _SIZES: TypeAdapter[list[int]] = TypeAdapter(list[int])
 
+_RECURRENT_BACKENDS = ("GDN_ATTN", "MAMBA", "LINEAR_ATTN")
+"""Backends of recurrent layers, which have kernels of their own."""
 FP8_KV_CACHE = ("fp8", "fp8_e4m3")
 
 # What a prediction would get wrong if the option were ignored.
-_REFUSED = {
-    "speculative_config": "a step would give one token a sequence",
-    "kv_transfer_config": "the transfer would take no time",
-}
+_REFUSED = {"kv_transfer_config": "the transfer would take no time"}
 _REFUSED_ABOVE_ONE = (
     "pipeline_parallel_size",
     "data_parallel_size",
@@ -103,7 +107,8 @@ def warn_of_options(fields: Fields) -> list[str]:
     if not fields.flag("chunked_prefill", True):
         lines.append("chunked_prefill is off: prompts are predicted cut to the token budget")
     backends = fields.first("attention_backends") or []
-    if isinstance(backends, list) and any("FLASH_ATTN" not in str(name) for name in backends):
+    known = ("FLASH_ATTN", *_RECURRENT_BACKENDS)
+    if isinstance(backends, list) and not all(any(k in str(b) for k in known) for b in backends):
         lines.append(f"attention backend {', '.join(map(str, backends))}: priced as FlashAttention")
     lines += _kv_cache_lines(fields)
     return lines
@@ -119,7 +124,10 @@ def _kv_cache_lines(fields: Fields) -> list[str]:
     ]
 
 
+_DRAFT_METHODS = {"eagle": "eagle", "eagle3": "eagle", "ngram": "ngram", "mtp": "mtp"}
+"""A scenario's method by the engine's name of it."""
 _DEFAULT_PROFILE = "vllm-0.25"
+_LARGEST_ASKED_BLOCK = 256
 _DEFAULT_UTILIZATION = 0.92
 
 
@@ -135,6 +143,8 @@ class System:
     """What was run, for the reader; as recorded."""
     warnings: tuple[str, ...]
     """Options that cannot be modeled."""
+    is_blocks_override: bool = False
+    """Whether the recorded number of KV blocks was asked for, and says nothing of the plan."""
 
 
 def read_system(
@@ -149,6 +159,11 @@ def read_system(
     refuse_options(fields)
     warnings = warn_of_options(fields)
     replica = _replica(recording.key, fields, operators, profile_name, warnings)
+    routing = routing_spread(recording, replica)
+    if routing is not None:
+        replica = replace(replica, model=with_routing(replica.model, routing))
+    speculation = replica.speculation
+    cache = cache_of(replica)
     engine = EngineConfig(
         step_token_limit=replica.max_num_batched_tokens,
         running_seq_limit=replica.max_num_seqs,
@@ -158,13 +173,17 @@ def read_system(
         kv_layout=kv_layout(replica.memory.rank, fields.count("block_size")),
         clip_tokens=replica.model.clips,
         enable_prefix_caching=fields.flag("prefix_caching", True),
-        async_scheduling=fields.flag("async_scheduling", True),
+        async_scheduling=fields.flag("async_scheduling", True)
+        and (speculation is None or speculation.async_scheduling),
+        speculation=None if speculation is None else speculation.speculation,
     )
     pool = PoolConfig(
         engine=engine,
         cost=replica.cost,
         make_scheduler=scheduler_factory("fcfs", SCHEDULERS),
         make_router=router_factory("round_robin", ROUTERS),
+        cache=cache.config,
+        make_features=tuple(compiling.features(replica)),
     )
     return System(
         key=recording.key,
@@ -173,9 +192,20 @@ def read_system(
         conditions={
             **_conditions(fields, replica, engine),
             "operators": operators if isinstance(operators, str) else dict(operators),
+            **({} if routing is None else {"experts_chosen_from": routing}),
         },
-        warnings=(*warnings, *replica.kernel_notes),
+        warnings=(*warnings, *cache.notes, *replica.kernel_notes, *_routing_lines(routing)),
+        is_blocks_override=bool(fields.count("num_gpu_blocks_override", default=0)),
     )
+
+
+def _routing_lines(routing: float | None) -> list[str]:
+    if routing is None:
+        return []
+    return [
+        f"random weights: tokens choose among {routing:.0f} experts, fitted to the decode steps of "
+        "this recording, which therefore say nothing of the traffic of experts"
+    ]
 
 
 def _replica(
@@ -201,12 +231,16 @@ def _replica(
                 "tensor_parallel_size": ranks,
                 "max_num_batched_tokens": fields.count("max_num_batched_tokens"),
                 "max_num_seqs": fields.count("max_num_seqs"),
+                "speculative": _speculative(fields),
             },
             "kv": {
-                "block_size": fields.count("block_size"),
+                "block_size": _asked_block_size(fields),
                 "gpu_memory_utilization": fields.read(NUMBER, "gpu_memory_utilization")
                 or _DEFAULT_UTILIZATION,
+                "tiers": _tiers(fields),
             },
+            # A recorded engine is a fresh process over kernels that one before it compiled.
+            "startup": {"kernel_cache": "disk"},
             "workload": ANY_WORKLOAD,
         },
         where=key,
@@ -215,6 +249,50 @@ def _replica(
     # The ranks are taken as all in one node, whatever the device's usual number is.
     layout = Layout(tensor_parallel_size=ranks)
     return replace(replica, layout=layout, profile=_with_graphs(fields, replica.profile, warnings))
+
+
+def _speculative(fields: Fields) -> dict[str, Any] | None:
+    """Return the scenario's section of a recorded ``speculative_config``; None if there is none.
+
+    Synthetic rates of acceptance are of reaching each position, the section's of going on to it.
+    """
+    given = fields.first("speculative_config")
+    if given is None:
+        return None
+    try:
+        config = json.loads(given) if isinstance(given, str) else dict(given)
+    except ValueError:
+        raise fields.wrong("speculative_config", "is no JSON object") from None
+    method = str(config.get("method"))
+    if method not in _DRAFT_METHODS:
+        raise fields.wrong(
+            "speculative_config",
+            f"has method {method!r}; predicted are {', '.join(sorted(_DRAFT_METHODS))}",
+        )
+    section: dict[str, Any] = {"method": _DRAFT_METHODS[method]}
+    if "num_speculative_tokens" in config:
+        section["num_speculative_tokens"] = config["num_speculative_tokens"]
+    reached = config.get("synthetic_acceptance_rates")
+    if reached:
+        before = [1.0, *reached]
+        rates = [after / least if least else 0.0 for least, after in pairwise(before)]
+        section |= {"acceptance": rates, "acceptance_source": "synthetic rates of the engine"}
+    vocabulary = fields.child("speculative_draft_hf_config").first("draft_vocab_size")
+    if method == "eagle3" and vocabulary:
+        section["draft_vocab_size"] = vocabulary
+    return section
+
+
+def _tiers(fields: Fields) -> dict[str, Any] | None:
+    """Return the scenario's tiers of recorded KV offloading; None without any."""
+    size_gib = fields.read(NUMBER, "kv_offloading_size") or 0.0
+    return {"host": {"capacity_gib": size_gib}, "load": "always"} if size_gib else None
+
+
+def _asked_block_size(fields: Fields) -> int:
+    """Return the tokens of a block before a hybrid's was made as large as its states."""
+    recorded = fields.count("block_size")
+    return recorded if recorded <= _LARGEST_ASKED_BLOCK else 16
 
 
 def _gpu_name(fields: Fields) -> str:

@@ -128,6 +128,8 @@ def _score(
 
 
 def _add_blocks(found: Validation, system: System) -> None:
+    if system.is_blocks_override:
+        return
     found.content["figures"].append(score_blocks(system).as_dict())
 
 

@@ -248,6 +248,8 @@ class Engine:
         """Launch a step and book what it computes; return when the host is free again."""
         view, shape, hooks = self.view, plan.shape, self.view.hooks
         now_ns, schedule_ns = view.now_ns, self._cost.schedule_ns(view.num_running)
+        for host_ns in hooks.host_ns:
+            schedule_ns += host_ns(plan, self.steps)
         price = self._cost.price(shape, self._draw(plan))
         wait_ns = self._wait_ns(plan, price, now_ns + schedule_ns) if hooks.wait_ns else 0
         launched_ns, end_ns, gpu_ns = launch_step(

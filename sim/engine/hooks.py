@@ -87,6 +87,9 @@ class Hooks:
     """Called with every request that lost its blocks in a plan."""
     must_step: list[Callable[[], bool]] = field(default_factory=list)
     """Returns whether the next step is not like those after it, and so cannot begin a jump."""
+    host_ns: list[Callable[[Plan, StepLog], int]] = field(default_factory=list)
+    """Returns how long the host is busy with other things before it launches a planned step. Called
+    with (plan, log), once per launched step."""
     wait_ns: list[Callable[[Plan, int, int, StepLog], int]] = field(default_factory=list)
     """Returns how long a planned step's kernels wait beyond ``start_ns``, when they could start,
     given the step's GPU time. Called with (plan, start_ns, gpu_ns, log), once per launched step."""

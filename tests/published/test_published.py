@@ -111,7 +111,7 @@ def test_kimi_linear_ratios() -> None:
     assert missed == {
         "H800-SXM": [filled],
         "H100-SXM": [filled],
-        "H200-SXM": ["prefill 512K", filled],
+        "H200-SXM": ["decode 512K", filled],
     }
     assert kimi_linear.decode_ratio("H800-SXM", 4 * kimi_linear.K) == pytest.approx(1.0, rel=0.10)
     (kimi_seqs, _), (twin_seqs, _) = kimi_linear.filled("H800-SXM", kimi_linear.M)

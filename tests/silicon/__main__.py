@@ -27,7 +27,7 @@ from tests.silicon.scores import Scored, evaluate, score, served
 def main() -> None:
     """Print both predictors' errors by family, over each half, and every reason of a refusal."""
     options = _options()
-    points, skipped = read_silicon_points(options.backend)
+    points, skipped = read_silicon_points(None if options.backend == "all" else options.backend)
     step = max(1, len(points) // options.limit) if options.limit else 1
     scored = evaluate(points[::step], options.operators, options.host)
     print(f"{len(scored)} of {len(points)} points; skipped rows: {skipped}")
@@ -42,7 +42,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.silicon")
-    parser.add_argument("--backend", default="vllm")
+    parser.add_argument("--backend", default="vllm", choices=("vllm", "sglang", "trtllm", "all"))
     parser.add_argument("--limit", type=int)
     parser.add_argument("--operators", default="fitted")
     parser.add_argument("--host", type=float, default=1.0)

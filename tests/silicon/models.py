@@ -6,9 +6,8 @@ from __future__ import annotations
 import importlib
 import logging
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +18,18 @@ from scenarios.files.load import parse_scenario
 from scenarios.run.simulate import simulate
 from scenarios.schema import Scenario
 from sim.errors import ScenarioError, TraceError
-from tests.silicon.points import SiliconPoint, model_config
+from tests.silicon.checkpoints import checkpoint_id, model_in
+from tests.silicon.launches import launch_options, refusal
+from tests.silicon.points import SiliconPoint
 
-# Ids of the file whose config.json the package has under another: same shapes.
-CONFIG_OF = {
-    "meta-llama/Llama-3.1-70B": "meta-llama/Meta-Llama-3.1-70B",
-    "nvidia/Llama-3.1-8B-Instruct-FP8": "meta-llama/Meta-Llama-3.1-8B",
-}
-STORED_IN_4_BITS = ("moonshotai/Kimi-K2.5", "openai/gpt-oss-120b")
-"""Their config.json says how their experts are stored; the others' 4-bit files are not named."""
 REQUESTS_PER_SLOT = 10
 """Both clients send 10 requests for each concurrent one, all counted; warm-up is apart."""
 INFERENCE_X = (0.8, 1.0)
 """InferenceX draws each length evenly from this range of the one asked for."""
-OTHERS = (0.9, 1.1)
-"""Others ask for equal lengths. A simulated client without jitter would keep requests that start
-together in step for ever; a real one does not, so their output lengths are spread evenly here."""
+SPREAD, IN_STEP = (0.9, 1.1), (1.0, 1.0)
+"""Others ask for equal lengths. Requests that start together then end together, and a real client
+sends the next ones one by one: an engine that mixes prompts with decodes pulls them apart, and
+output lengths are spread evenly here; one whose prompts go first brings them together again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,106 +40,42 @@ class Predicted:
     tpot_s: float
 
 
-def refusal(point: SiliconPoint) -> str:
-    """Why a point cannot be put as a scenario; empty if it can."""
-    if point.backend != "vllm":
-        return f"the engine is {point.backend}"
-    if point.precision not in ("bf16", "fp8") and point.model not in STORED_IN_4_BITS:
-        return f"{point.precision} weights"
-    if point.pp > 1:
-        return "pipeline parallelism"
-    layout = parallel_options(point)
-    ranks = layout["tensor_parallel_size"] * layout["data_parallel_size"]
-    if layout["enable_expert_parallel"] and point.ep not in (ranks, point.tp * point.dp):
-        return f"experts over {point.ep} ranks, not all {ranks}"
-    return ""
-
-
-def parallel_options(point: SiliconPoint) -> dict[str, Any]:
-    """How the deployment is laid out.
-
-    InferenceX's scripts for MiniMax-M2.5 (benchmarks/single_node/minimaxm2.5_*.sh) start
-    ``--tensor-parallel-size=$TP``, with ``--enable-expert-parallel`` where EP_SIZE is above 1, and
-    have no data-parallel ranks. Rows from the database dump say dp = tp, ep = tp * tp, on one node
-    of 8; they repeat, to the percent, rows of the dated files with the same concurrency and dp 1
-    (H100, tp 4, 1,024 + 1,024 tokens, 64 requests: 192.0 ms and 25.69 ms; 191.2 ms and 25.66 ms).
-    """
-    dp = 1 if point.model == "MiniMaxAI/MiniMax-M2.5" and point.is_inference_x else point.dp
-    return {
-        "tensor_parallel_size": point.tp,
-        "data_parallel_size": dp,
-        "enable_expert_parallel": point.ep > 1,
-    }
-
-
 def scenario(
     point: SiliconPoint, operators: str, folder: Path, host_speed_factor: float = 1.0
 ) -> Scenario:
-    """The point as a scenario; its requests' lengths are written into ``folder``."""
-    with resources.as_file(model_config(CONFIG_OF.get(point.model, point.model))) as file:
-        model = str(file)
-    in_16_bits = point.model in CONFIG_OF or point.model == "Qwen/Qwen3-32B"
+    """The point as a scenario; its model and requests' lengths are written into ``folder``."""
+    model, method = model_in(point, folder)
+    options = launch_options(point)
+    engine = {
+        "operators": operators,
+        "host_speed_factor": host_speed_factor,
+        "quantization": method,
+    }
     return parse_scenario(
         {
             "model": model,
             "hardware": {"gpu": point.gpu},
-            "engine": {
-                "operators": operators,
-                **parallel_options(point),
-                "host_speed_factor": host_speed_factor,
-                **_engine_options(point),
-                "quantization": "fp8" if point.precision == "fp8" and in_16_bits else None,
-            },
-            "kv": {"enable_prefix_caching": False, **_kv_options(point)},
-            "workload": _workload(point, folder) | {"max_concurrency": point.concurrency},
+            "engine": engine | dict(options["engine"]),
+            "kv": dict(options["kv"]),
+            "workload": _workload(point, folder),
             "bands": False,
         }
     )
 
 
-def _engine_options(point: SiliconPoint) -> dict[str, int]:
-    """What a launch says beyond the engine's defaults, as InferenceX's scripts have it.
-
-    benchmarks/single_node/minimaxm2.5_fp8_{b200,b300}.sh, and the launch command of
-    Llama-3.1-70B in the README of the first releases.
-    """
-    if point.model == "meta-llama/Llama-3.1-70B":
-        return {"max_num_seqs": point.concurrency, "max_num_batched_tokens": 8192}
-    if _is_minimax_on_blackwell(point):
-        return {"max_num_batched_tokens": 2 * point.isl, "max_cudagraph_capture_size": 2048}
-    return {}
-
-
-def _kv_options(point: SiliconPoint) -> dict[str, Any]:
-    if point.model in CONFIG_OF and point.gpu != "H100-SXM":
-        # hf_quant_config.json of NVIDIA's FP8 checkpoints: kv_cache_quant_algo FP8. On two H100,
-        # 64 requests of 9,216 tokens waited for a minute each: they did not fit, and in fp8 would.
-        return {"cache_dtype": "fp8"}
-    if _is_minimax_on_blackwell(point):
-        return {"cache_dtype": "fp8", "block_size": 32}
-    if point.model == "MiniMaxAI/MiniMax-M2.5":
-        return {"gpu_memory_utilization": 0.95, "block_size": 32}
-    return {}
-
-
-def _is_minimax_on_blackwell(point: SiliconPoint) -> bool:
-    """Whether the script is that of vLLM 0.19; the one before it had other options."""
-    is_blackwell = point.gpu in ("B200", "B300") and point.version != "0.17.0"
-    return point.model == "MiniMaxAI/MiniMax-M2.5" and is_blackwell
-
-
 def _workload(point: SiliconPoint, folder: Path) -> dict[str, Any]:
     count = REQUESTS_PER_SLOT * point.concurrency
-    spread = INFERENCE_X if point.is_inference_x else OTHERS
+    in_step = point.backend == "sglang" and not point.is_dynamo
+    others = IN_STEP if in_step else SPREAD
     draw = np.random.default_rng(0)
-    outputs = _drawn(draw, point.osl, spread, count)
-    prompts = _drawn(draw, point.isl, spread if point.is_inference_x else (1.0, 1.0), count)
+    outputs = _drawn(draw, point.osl, INFERENCE_X if point.is_inference_x else others, count)
+    prompts = _drawn(draw, point.isl, INFERENCE_X if point.is_inference_x else IN_STEP, count)
     path = folder / "lengths.csv"
     rows = "".join(
         f"0,{prompt},{output}\n" for prompt, output in zip(prompts, outputs, strict=True)
     )
     path.write_text("t_s,input_tokens,output_tokens\n" + rows, encoding="utf-8")
-    return {"trace": {"path": str(path)}}
+    return {"trace": {"path": str(path)}, "max_concurrency": point.concurrency}
 
 
 def _drawn(
@@ -173,7 +104,7 @@ def simulated(
 
 
 def _without_paths(message: str) -> str:
-    return message.rpartition("_config.json: ")[2]
+    return message.rpartition("config.json: ")[2]
 
 
 def estimated(point: SiliconPoint) -> Predicted | str:
@@ -202,8 +133,7 @@ def _aic_estimate(point: SiliconPoint) -> dict[str, Any]:
         gemm_quant_mode=point.gemm_mode or None,
         moe_quant_mode=point.moe_mode or None,
     )
-    name = CONFIG_OF.get(point.model, point.model)
-    model = models.get_model(name, model_settings, point.backend)
+    model = models.get_model(_aic_name(point), model_settings, point.backend)
     load = config.RuntimeConfig(
         batch_size=max(1, point.concurrency // point.dp), isl=point.isl, osl=point.osl
     )
@@ -212,6 +142,11 @@ def _aic_estimate(point: SiliconPoint) -> dict[str, Any]:
     summary = type(backend)().run_agg(model, database, load, ctx_tokens=point.isl)
     found: dict[str, Any] = summary.get_result_dict()
     return found
+
+
+def _aic_name(point: SiliconPoint) -> str:
+    """The id whose shapes AIConfigurator is asked for, with the row's quantisation."""
+    return checkpoint_id(replace(point, precision="bf16"))
 
 
 @cache

@@ -23,9 +23,11 @@ from sim.errors import TraceError
 _FILE = "systems/silicon_sample.csv"
 _GPUS = {system: gpu for gpu, system in SYSTEMS.items()}
 _CONCURRENCY = re.compile(r"silicon_concurrency=(\d+)")
-# Where rows of InferenceX (formerly InferenceMAX) come from; the others are of AIConfigurator's own
-# gap analysis.
-_INFERENCE_X = re.compile(r"source_file=\d{4}-\d\d-\d\d\.csv|db-dump/")
+# Where rows of InferenceX (formerly InferenceMAX) come from; two gap analyses repeat its rows, the
+# others are AIConfigurator's own.
+_INFERENCE_X = re.compile(
+    r"source_file=\d{4}-\d\d-\d\d\.csv|db-dump/|source_file=(kimi|qwen3)[^/]*-gap-analysis\.csv"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,9 @@ class SiliconPoint:
     concurrency: int
     """Requests in flight, over all of the deployment."""
     is_inference_x: bool
+    is_dynamo: bool
+    """Whether Dynamo's front end and router stand before the engine, and its load tool sends: its
+    sweeps have prompts of thousands of tokens, the others of powers of two."""
     ttft_s: float
     tpot_s: float
 
@@ -139,6 +144,7 @@ def _point(row: Mapping[str, str]) -> SiliconPoint:
     tp, moe_tp, ep = (_count(row[f"{name}_size"]) for name in ("tp", "moe_tp", "moe_ep"))
     # Where it is not given, it is what ranks of experts there are for one of attention.
     dp = _count(row["attention_dp_size"] or str(max(1, moe_tp * ep // tp)))
+    isl = _count(row["isl"])
     asked = _CONCURRENCY.search(row["silicon_data_source"])
     return SiliconPoint(
         row_id=row["id"],
@@ -155,9 +161,10 @@ def _point(row: Mapping[str, str]) -> SiliconPoint:
         ep=ep,
         gemm_mode=row["gemm_quant_mode"],
         moe_mode=row["moe_quant_mode"],
-        isl=_count(row["isl"]),
+        isl=isl,
         osl=_count(row["osl"]),
         concurrency=int(asked[1]) if asked else _count(row["batch_size"]) * dp,
+        is_dynamo="dynamo_version=" in row["silicon_data_source"] or isl % 1000 == 0,
         is_inference_x=bool(_INFERENCE_X.match(row["silicon_data_source"])),
         ttft_s=_seconds(row["silicon_ttft_ms"]),
         tpot_s=_seconds(row["silicon_tpot_ms"]),

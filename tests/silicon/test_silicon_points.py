@@ -52,6 +52,7 @@ def point(**fields: Any) -> SiliconPoint:
         "gemm_mode": "",
         "moe_mode": "",
         "is_inference_x": True,
+        "is_dynamo": False,
         "ttft_s": 0.1,
         "tpot_s": 0.01,
     }

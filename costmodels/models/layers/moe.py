@@ -39,6 +39,8 @@ class Moe:
     """Whether experts have a gate matrix beside up and down."""
     placement: Placement | None = None
     """Routed experts over ranks; None: all of them here, or a slice of each."""
+    chosen_from: float = 0.0
+    """Experts among which tokens choose, if routing has collapsed to a few; 0: all."""
 
     @property
     def inputs(self) -> int:
@@ -72,7 +74,7 @@ class Moe:
         outer = self.latent or hidden
         if self.placement is None:
             routed = tokens * top_k
-            experts = distinct_experts(self.num_experts, top_k, tokens)
+            experts = distinct_experts(self.chosen_from or self.num_experts, top_k, tokens)
         else:
             busiest = busiest_rank(self.placement, tokens)
             routed, experts = busiest.rows, busiest.experts
@@ -150,7 +152,7 @@ class Moe:
         )
 
 
-def distinct_experts(num_experts: int, top_k: int, tokens: Array) -> Array:
+def distinct_experts(num_experts: float, top_k: int, tokens: Array) -> Array:
     """Return the expected experts that ``tokens`` reach, each choosing ``top_k`` evenly:
     ``[n]``."""
     if top_k == num_experts:

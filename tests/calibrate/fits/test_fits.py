@@ -138,6 +138,7 @@ def test_the_built_in_constants_are_what_a_fit_to_the_measured_logs_gives() -> N
     fit = fit_engine(logs, profile, efficiency)
     assert fit.errors["m1:p10"] < 0.02
     assert fit.efficiency.gemm_memory == pytest.approx(efficiency.gemm_memory, rel=0.05)
-    assert fit.profile.eager_launch_per_dense_layer_s == pytest.approx(
-        profile.eager_launch_per_dense_layer_s, rel=0.1
+    model = logs[0].model
+    assert fit.profile.eager_launch_s(model) == pytest.approx(
+        profile.eager_launch_s(model), rel=0.1
     )

@@ -112,7 +112,7 @@ def test_every_matrix_that_the_cost_models_price_is_measured(
         rank = shard(load_model(model), tp)
         tokens = np.array([16.0])
         for operator in [*token_operators(rank, tokens), *logit_operators(rank, tokens, 4.0)]:
-            if operator.matrix is not None:
+            if operator.kind == "gemm" and operator.matrix is not None:
                 inner, outer = operator.matrix
                 assert (outer, inner) in measured, f"{operator.name} at TP {tp}"
 

@@ -146,7 +146,7 @@ def test_verifying_touches_more_experts_and_reads_a_context_once() -> None:
         ratios[served] = (
             cost.targets[5].price(verify(found, 2, 1000, 5)).gpu_ns / cost.price(plain).gpu_ns
         )
-    assert ratios["dense"] < 1.25 < 1.5 < ratios["experts, two ranks"]
+    assert ratios["dense"] < 1.25 < 1.4 < ratios["experts, two ranks"]
     cost, found = cost_of("eagle", "dense")
     long, short = (cost.targets[5].price(verify(found, 8, n, 5)).gpu_ns for n in (8000, 1000))
     far, near = (cost.targets[0].price(StepShape(8, 8 * n, logits=8)).gpu_ns for n in (8000, 1000))

@@ -106,7 +106,7 @@ def test_graph_sizes_of_vllm() -> None:
 def test_host_speed_factor_scales_host_terms_alone() -> None:
     plain, slow = load_profile(), scale_host(load_profile(), 1.5)
     assert slow.schedule_base_s == 1.5 * plain.schedule_base_s
-    assert slow.eager_launch_per_moe_layer_s == 1.5 * plain.eager_launch_per_moe_layer_s
+    assert slow.experts_call_s == 1.5 * plain.experts_call_s
     assert slow.runtime_bytes == plain.runtime_bytes
     assert slow.graph_sizes == plain.graph_sizes
 
@@ -118,13 +118,26 @@ def test_bad_host_speed_factor(factor: float) -> None:
 
 
 def test_profile_names_and_sources() -> None:
-    assert profile_names() == ["vllm-0.25"]
+    assert profile_names() == ["vllm-0.25", "vllm-0.13", "vllm-0.11", "vllm-0.10"]
     assert load_profile("vLLM").name == "vllm-0.25"
     with pytest.raises(ScenarioError, match="unknown engine profile"):
         load_profile("vllm-9")
     for source in load_profile().sources():
         assert source["label"] in LABELS
         assert source["source"]
+
+
+def test_a_profile_says_what_differs_from_the_one_it_extends() -> None:
+    newest, newer, old, oldest = (load_profile(name) for name in profile_names())
+    assert [one.async_scheduling for one in (newest, newer, old, oldest)] == [True, *3 * [False]]
+    assert [one.full_graphs for one in (newest, newer, old, oldest)] == [*3 * [True], False]
+    assert (newest.sparse_latent_cache, oldest.sparse_latent_cache) == ("auto", "fp8_ds_mla")
+    # Host times are the newest's, and say that nobody measured them with this version.
+    assert oldest.driver_s == newest.driver_s
+    assert (newest.host_evidence.label, oldest.host_evidence.label) == ("fitted", "extrapolated")
+    assert newer.graph_sizes == newest.graph_sizes
+    assert old.graph_sizes[-2:] == (504, 512)
+    assert load_profile("vllm-0.11.0") == old
 
 
 def test_graphs_up_to_another_size() -> None:

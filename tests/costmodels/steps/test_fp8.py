@@ -88,7 +88,8 @@ def test_an_fp8_cache_holds_and_reads_half() -> None:
         few, many = (cost.price(StepShape(64, n, logits=64)).gpu_ns for n in (64_000, 640_000))
         return many - few
 
-    assert state_ns(fp8) == pytest.approx(state_ns(LLAMA) / 2, rel=0.01)
+    # It reads half the bytes, more slowly: its kernel converts them.
+    assert 0.6 < state_ns(fp8) / state_ns(LLAMA) < 0.8
 
 
 def test_a_device_without_fp8_is_refused() -> None:

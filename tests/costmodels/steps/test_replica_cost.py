@@ -315,7 +315,7 @@ def test_a_replica_of_several_ranks(async_scheduling: bool) -> None:
     assert conditions["gpus"] == 4
     assert (conditions["data_parallel_size"], conditions["pipeline_parallel_size"]) == (2, 2)
     assert any("data-parallel ranks" in note for note in conditions["notes"])
-    assert any("equally popular" in note for note in conditions["notes"])
+    assert any("popular by a Zipf exponent" in note for note in conditions["notes"])
     rank_blocks = result.build.replica.memory.blocks.num_gpu_blocks
     assert conditions["num_gpu_blocks"] == 2 * (rank_blocks - 1) + 1
     assert result.summary["requests"]["finished"] == 150

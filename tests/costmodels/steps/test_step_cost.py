@@ -178,13 +178,17 @@ def test_host_terms_follow_the_launch_mode() -> None:
     graph_ns, other_ns, tail_ns = (
         to_ns(term) for term in (p.full_graph_delay_s, p.other_delay_s, p.prefill_tail_s)
     )
-    piecewise_ns = to_ns(32 * p.piecewise_launch_per_layer_s)
-    eager_ns = to_ns(32 * p.eager_launch_per_dense_layer_s)
+    # Between graphs: the cache write and two kernels of attention. Of the rest: two norms, three
+    # kernels of attention's projections and three of the FFN.
+    piecewise_s = p.full_graph_launch_s + 32 * (p.graph_replay_s + 3 * p.called_launch_s)
+    eager_s = p.full_graph_launch_s + 32 * (8 * p.launch_s + 3 * p.called_launch_s)
+    piecewise_ns, eager_ns = to_ns(piecewise_s), to_ns(eager_s)
     assert dense.price(decode(8, 100))[1:4] == (graph_ns, to_ns(p.full_graph_launch_s), 0)
     assert dense.price(prefill(500))[1:4] == (other_ns, piecewise_ns, tail_ns)
     assert dense.price(prefill(513))[1:4] == (other_ns, eager_ns, tail_ns)
     assert dense.price(decode(513, 100))[1:4] == (other_ns, eager_ns, 0)
-    assert moe.price(prefill(513)).launch_ns == to_ns(48 * p.eager_launch_per_moe_layer_s)
+    moe_s = 48 * (13 * p.launch_s + 3 * p.called_launch_s + p.experts_call_s)
+    assert moe.price(prefill(513)).launch_ns == to_ns(p.full_graph_launch_s + moe_s)
     assert dense.schedule_ns(100) == to_ns(p.schedule_base_s + 100 * p.schedule_per_running_s)
     spent_s = p.driver_s + p.update_base_s + 100 * p.update_per_seq_s
     assert dense.update_ns(100) == to_ns(spent_s)

@@ -259,7 +259,7 @@ def test_no_field_makes_a_traceback(tmp_path: Path, field: str) -> None:
         ({"model": "meta-llama/Llama-3.1-9B"}, "did you mean meta-llama/Llama-3.1-8B"),
         ({"model": "none.json"}, "none.json: cannot be read"),
         ({"hardware": {"gpu": "h200x"}}, "unknown GPU 'h200x'; did you mean H200-SXM"),
-        ({"engine": {"profile": "vllm-0.24"}}, "did you mean vllm-0.25?"),
+        ({"engine": {"profile": "vllm-0.24"}}, "did you mean vllm-0.25"),
         ({"engine": {"scheduler": "fcsf"}}, "unknown scheduler 'fcsf'; did you mean 'fcfs'?"),
         ({"pool": {"router": "least_load"}}, "unknown router 'least_load'; did you mean 'least_lo"),
         ({"engine": {"tensor_parallel_size": 3}}, "32 attention heads are not a multiple of 3"),

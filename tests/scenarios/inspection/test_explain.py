@@ -60,7 +60,8 @@ def test_rows_are_the_step(cost: StepCost, step: tuple[int, int, int, int]) -> N
     assert sum(cost.split_step(shape).values()) == pytest.approx(sum(r.seconds for r in rows))
     for row in rows:
         assert row.accounts
-        assert row.constants
+        # Either constants price it, or the rates of the kernel that the engine chooses.
+        assert bool(row.constants) != row.kernel.startswith("triton_default")
         assert row.bound in ("compute", "memory", "network", "launch")
         # No operator beats the datasheet.
         seconds_of_bytes = row.weight_bytes + row.state_bytes + row.activation_bytes

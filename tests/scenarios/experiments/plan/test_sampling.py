@@ -138,7 +138,7 @@ def test_a_candidate_that_is_the_same_under_another_name_is_not_tried_again() ->
     five = {"method": "optuna", "trials": 5}
     search, found = sampled(plan(options=options, search=five, num_requests=50))
     assert found.candidates == 6
-    on = [one.candidate.scenario.engine.async_scheduling for one in search.outcomes.values()]
+    on = [bool(one.candidate.scenario.engine.async_scheduling) for one in search.outcomes.values()]
     assert sorted(on) == [False, False, True, True]
     assert found.tried == 4
 
