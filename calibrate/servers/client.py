@@ -81,9 +81,8 @@ class Server:
             "temperature": 0.0,
             "stream": True,
             "stream_options": {"include_usage": True},
-            # vLLM's and SGLang's; other servers ignore them, and answers may be shorter.
+            # vLLM's and SGLang's; other servers may end answers earlier, and say so in the usage.
             "ignore_eos": True,
-            "min_tokens": output_tokens,
         }
         connection = self._connect()
         try:

@@ -57,7 +57,8 @@ _PYTHON = (
     "driver_s",
 )
 _GRAPHS = ("full_graph_launch_s", "full_graph_delay_s")
-_PIECEWISE = ("piecewise_launch_per_layer_s",)
+_REPLAYS = ("graph_replay_s",)
+_EXPERTS = ("experts_call_s",)
 
 COMPUTE = Factor(
     name="compute of prompts",
@@ -83,12 +84,13 @@ FROM_OUTSIDE = (
 FROM_STEPS = (
     Factor(name="scheduler and loop", spread=0.4, farthest=5.0, host=_PYTHON),
     Factor(name="launches of graphs", spread=0.4, farthest=5.0, host=_GRAPHS),
-    Factor(name="launches between attention calls", spread=0.4, farthest=5.0, host=_PIECEWISE),
+    Factor(name="replays between attention calls", spread=0.4, farthest=5.0, host=_REPLAYS),
+    Factor(name="calls of experts", spread=0.4, farthest=5.0, host=_EXPERTS),
     Factor(
         name="launches without graphs",
         spread=0.4,
         farthest=5.0,
-        host=tuple(t for t in HOST_TERMS if t not in (*_PYTHON, *_GRAPHS, *_PIECEWISE)),
+        host=tuple(t for t in HOST_TERMS if t not in (*_PYTHON, *_GRAPHS, *_REPLAYS, *_EXPERTS)),
     ),
     replace(COMPUTE, device=("gemm_compute", "fp8_compute")),
     Factor(name="compute of attention", spread=0.3, farthest=3.0, device=("attention_compute",)),

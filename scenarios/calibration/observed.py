@@ -29,13 +29,9 @@ from sim.fleet.cluster import run_cluster
 from sim.fleet.config import PoolConfig
 from sim.request_table import UNLIMITED, request_table
 
-_STATISTICS = (("ttft", 50), ("ttft", 90), ("tpot", 50), ("tpot", 90))
+_METRICS = ("ttft", "tpot")
 _SURE = {"ttft": 0.06, "tpot": 0.03}
 """Relative error of a measured latency that leaves a constant where it is."""
-_FEWEST = 8
-"""Least number of answers for a percentile other than the median."""
-
-
 _API_SPREAD, _API_FARTHEST = 0.8, 20.0
 _API = ("API server, a request", "API server, a prompt token", "API server, a part")
 
@@ -45,7 +41,8 @@ def fit_observation(
 ) -> dict[str, Any]:
     """Fit to the phases that are not held out, and write the calibration to ``out``.
 
-    Returns the facts of `reports.calibration.fitted`. Raises `ScenarioError` if the scenario is
+    Returns the facts of `reports.calibration.fitted`; before is the scenario as it is, with an API
+    server only if it asks for one. Raises `ScenarioError` if the scenario is
     not one engine, or nothing was observed that constants could be fitted to.
     """
     known = _replica(scenario)
@@ -56,7 +53,8 @@ def fit_observation(
     factors = _fit(known, fitted_to)
     changed = _changed(known, factors)
     assert changed.api_server is not None
-    before, after = (_errors(replica, held_out) for replica in (known, changed))
+    given = resolve(scenario)
+    before, after = (_errors(replica, held_out) for replica in (given, changed))
     calibration = Calibration(
         profile=changed.profile,
         efficiency=changed.fitted,
@@ -168,13 +166,14 @@ def _pool(replica: Replica) -> PoolConfig:
 
 
 def _statistics(ttft_s: Float64, tpot_s: Float64) -> dict[str, float]:
-    """Return the percentiles that the number of answers allows, by name."""
+    """Return medians and means by name. In a phase of few answers that come in waves, other
+    percentiles jump from one wave to the next."""
     found = {}
-    for metric, percentile in _STATISTICS:
-        values = {"ttft": ttft_s, "tpot": tpot_s}[metric]
+    for metric, values in zip(_METRICS, (ttft_s, tpot_s), strict=True):
         kept = values[~np.isnan(values)]
-        if kept.size and (percentile == 50 or kept.size >= _FEWEST):
-            found[f"{metric} p{percentile}"] = float(np.percentile(kept, percentile))
+        if kept.size:
+            found[f"{metric} p50"] = float(np.median(kept))
+            found[f"{metric} mean"] = float(kept.mean())
     return found
 
 

@@ -32,11 +32,13 @@ def test_an_answer_has_the_times_of_the_servers_law() -> None:
         assert server.check() == ["tiny"]
         answer = server.complete(list(range(1000)), 6)
     assert (answer.prompt_tokens, answer.output_tokens) == (1000, 6)
-    assert answer.ttft_s == pytest.approx(0.04, abs=0.008)
-    assert answer.tpot_s == pytest.approx(0.02, abs=0.004)
+    # a busy machine sleeps longer than it is asked to
+    assert 0.04 <= answer.ttft_s < 0.1
+    assert answer.tpot_s is not None
+    assert 0.02 <= answer.tpot_s < 0.05
     (body,) = engine.bodies
     assert body["ignore_eos"] is True
-    assert body["min_tokens"] == body["max_tokens"] == 6
+    assert body["max_tokens"] == 6
 
 
 def test_a_server_that_takes_text_only_is_sent_text() -> None:
