@@ -265,6 +265,15 @@ def test_sglang_leaves_room_for_what_those_running_will_generate() -> None:
     assert runs[1.0].steps[0].column("running").max() < runs[0.0].steps[0].column("running").max()
 
 
+def test_sglang_looks_for_new_requests_now_and_then() -> None:
+    rows = [(0, 8, 40), (0.055, 8, 4), (0.9, 8, 2)]
+    for interval, admitted_ms in ((1, [0, 60, 900]), (10, [0, 110, 900])):
+        log = run(rows, {"name": "sglang", "scheduler_recv_interval": interval})
+        assert [round(ns / MS) for ns in log.requests.admitted_ns] == admitted_ms
+    with pytest.raises(ScenarioError, match="scheduler_recv_interval"):
+        run(rows, {"name": "sglang", "scheduler_recv_interval": 0})
+
+
 def test_shortest_job_first_goes_by_predicted_answers() -> None:
     rows = [(0, 10, 9), *((0.001, 10, o) for o in (7, 3, 5, 1))]
     log = run(rows, "sjf", running_seq_limit=1)

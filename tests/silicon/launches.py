@@ -17,6 +17,7 @@ _VLLM_PROFILES = {"0.11.2": "vllm-0.11", "0.12.0": "vllm-0.12", "": "vllm-0.11"}
 """By version; rows without one are of the first releases, October 2025."""
 _MTP_VERSIONS = ("1.2.0rc6.post3",)
 """Images that only recipes with multi-token prediction name."""
+_ACTIVATIONS = 0.06
 FP8_CACHE = {"cache_dtype": "fp8"}
 
 
@@ -128,7 +129,7 @@ def _sglang(point: SiliconPoint) -> tuple[Options, Options]:
         match point.model.rpartition("/")[2]:
             case "DeepSeek-R1" | "DeepSeek-V3":
                 chunk = 16384 if point.precision == "fp4" else 32768
-                seqs, share = (512, 0.82) if is_hopper else (256, 0.85)
+                seqs, share = (512, 0.82) if is_hopper else (max(256, point.concurrency), 0.85)
                 share = 0.95 if point.precision == "fp8" and point.tp == 4 else share
                 cache = {} if is_hopper else FP8_CACHE
                 interval = 1 if is_hopper else 30 if point.concurrency >= 16 else 10
@@ -151,7 +152,8 @@ def _sglang(point: SiliconPoint) -> tuple[Options, Options]:
         "max_num_batched_tokens": max(chunk, seqs),
         "max_num_seqs": seqs,
     }
-    return engine, cache | {"gpu_memory_utilization": share}
+    # mem_fraction_static leaves activations out, gpu_memory_utilization has them.
+    return engine, cache | {"gpu_memory_utilization": min(share + _ACTIVATIONS, 0.97)}
 
 
 def _trtllm(point: SiliconPoint) -> tuple[Options, Options]:

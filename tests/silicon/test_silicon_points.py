@@ -12,9 +12,10 @@ import pytest
 
 from sim.errors import TraceError
 from tests.silicon import points as silicon_points
-from tests.silicon.models import Predicted, estimated, refusal, simulated
+from tests.silicon.launches import launch_options, parallel_options, refusal
+from tests.silicon.models import Predicted, estimated, simulated
 from tests.silicon.points import SiliconPoint, model_config, read_silicon_points
-from tests.silicon.scores import Scored, score, served
+from tests.silicon.scores import Score, Scored, score, served
 
 needs_aic = pytest.mark.skipif(
     find_spec("aiconfigurator_core") is None, reason="fleetcast[aic] is not installed"
@@ -137,7 +138,7 @@ def test_refused_points_count_as_all_wrong() -> None:
     right = Predicted(ttft_s=0.1, tpot_s=0.012)
     rows = [
         Scored(point=point(), ours=right, aic="no"),
-        Scored(point=point(), ours="fp4 weights", aic="no"),
+        Scored(point=point(), ours="pipeline parallelism", aic="no"),
     ]
     found = score(rows, lambda row: row.ours)
     assert (found.points, found.answered) == (2, 1)
@@ -149,11 +150,43 @@ def test_refused_points_count_as_all_wrong() -> None:
 
 def test_reasons_of_refusals() -> None:
     assert refusal(point()) == ""
-    assert refusal(point(precision="fp4")) == "fp4 weights"
+    assert refusal(point(precision="fp4")) == ""
+    assert refusal(point(backend="sglang")) == ""
     assert refusal(point(dp=2, ep=2)) == ""
-    assert refusal(point(tp=2, dp=2, ep=2)) == "experts over 2 ranks, not all 4"
+    assert refusal(point(tp=2, dp=2, ep=2, is_inference_x=False)) == (
+        "experts over 2 ranks, not all 4"
+    )
     assert refusal(point(pp=2)) == "pipeline parallelism"
-    assert refusal(point(backend="sglang")) == "the engine is sglang"
+    assert "in one figure" in refusal(point(system="gb200", gpu="GB200", tp=36))
+
+
+@pytest.mark.parametrize(
+    ("fields", "layout"),
+    [
+        ({"tp": 64, "moe_tp": 8, "ep": 8}, (8, 1)),
+        ({"dp": 64, "moe_tp": 8, "ep": 8}, (1, 8)),
+        ({"tp": 4, "dp": 4, "ep": 16}, (4, 1)),
+        ({"tp": 8, "ep": 8}, (8, 1)),
+        ({"dp": 8, "ep": 8}, (1, 8)),
+    ],
+)
+def test_ranks_of_the_database(fields: dict[str, int], layout: tuple[int, int]) -> None:
+    asked = point(**fields)
+    found = parallel_options(asked)
+    assert (found["tensor_parallel_size"], found["data_parallel_size"]) == layout
+    assert found["enable_expert_parallel"]
+    assert refusal(asked) == ""
+
+
+def test_launches_of_the_engines() -> None:
+    sglang = launch_options(point(backend="sglang", model="deepseek-ai/DeepSeek-R1", gpu="B200"))
+    assert sglang["engine"]["profile"] == "sglang-0.5"
+    assert sglang["engine"]["scheduler"]["scheduler_recv_interval"] == 10
+    assert sglang["kv"]["cache_dtype"] == "fp8"
+    drafting = point(backend="trtllm", model="deepseek-ai/DeepSeek-R1", version="1.2.0rc6.post3")
+    trtllm = launch_options(drafting)
+    assert trtllm["engine"]["speculative"] == {"method": "mtp", "num_speculative_tokens": 1}
+    assert "speculative" not in launch_options(point(backend="trtllm"))["engine"]
 
 
 @needs_aic
@@ -183,3 +216,21 @@ def test_three_points_end_to_end() -> None:
         assert ours.tpot_s == pytest.approx(found.tpot_s, rel=0.3)
         assert ours.ttft_s == pytest.approx(found.ttft_s, rel=0.5)
         assert aic.tpot_s == pytest.approx(found.tpot_s, rel=0.3)
+
+
+BARS = {"vllm": (0.14, 0.27, 0.01), "sglang": (0.20, 0.55, 0.04), "trtllm": (0.22, 0.42, 0.04)}
+"""By engine: mean absolute errors of TPOT and TTFT, and the share refused, that a sample stays in;
+what the whole file has is in docs/accuracy.md."""
+
+
+@needs_aic
+@pytest.mark.parametrize("backend", sorted(BARS))
+def test_errors_of_a_sample(backend: str) -> None:
+    points, _ = read_silicon_points(backend)
+    sample = sorted(points, key=lambda one: one.row_id)[:: len(points) // 60]
+    rows = [Scored(point=one, ours=simulated(one, "fitted"), aic="not asked") for one in sample]
+    found: Score = score(rows, lambda row: row.ours)
+    tpot, ttft, refused = BARS[backend]
+    assert 1 - found.answered / found.points <= refused
+    assert found.answered_tpot <= tpot
+    assert found.answered_ttft <= ttft

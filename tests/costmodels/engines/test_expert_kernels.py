@@ -73,6 +73,30 @@ def test_no_rule_no_kernel() -> None:
     assert expert_kernel(rank, load_gpu("h200"), replace(OLD, kernel_rules="")) is None
 
 
+def test_other_engines_go_by_the_rules_they_are_nearest_to() -> None:
+    for profile in ("sglang-0.5", "trtllm-1.2"):
+        found = kernel("qwen3-30b-a3b", "b200", profile=profile)
+        assert found.name == "flashinfer_trtllm"
+        assert load_profile(profile).engine != "vLLM"
+        assert not load_profile(profile).piecewise_graphs
+
+
+def test_each_expert_begins_anew() -> None:
+    """A step of few tokens reads few experts: it takes less than one that begins them all."""
+    found = kernel("qwen3-30b-a3b", "b200")
+    assert found.rates is not None
+    assert found.rates.expert_s > 0
+    rank = shard(load_model("qwen3-30b-a3b"), Layout())
+    (gate_up,) = (
+        one for one in token_operators(rank, np.array([1.0, 512.0])) if one.name == "expert_gate_up"
+    )
+    b200 = load_gpu("b200")
+    free = replace(found, rates=found.rates._replace(expert_s=0.0))
+    more = found.parts(gate_up, b200, 1e15).weights_s - free.parts(gate_up, b200, 1e15).weights_s
+    assert more[0] == pytest.approx(8 * found.rates.expert_s, rel=0.01)
+    assert more[1] == pytest.approx(128 * found.rates.expert_s, rel=0.01)
+
+
 def test_versions_compare_as_numbers() -> None:
     assert version_key("0.9.2") < version_key("0.11.0") < version_key("0.11.1")
 

@@ -107,6 +107,19 @@ def test_quantisation(
     assert model.weight_bytes < read_hf_config(CONFIG).weight_bytes
 
 
+@pytest.mark.parametrize(
+    ("scheme", "kv"),
+    [
+        ({"dynamic": False, "num_bits": 8, "type": "float"}, "fp8"),
+        ({"dynamic": False, "num_bits": 8, "type": "int"}, "bfloat16"),
+        (None, "bfloat16"),
+    ],
+)
+def test_a_scheme_of_keys_and_values(scheme: dict[str, Any] | None, kv: str) -> None:
+    stated = {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": scheme}
+    assert read_hf_config(CONFIG | {"quantization_config": stated}).precision.kv == kv
+
+
 def test_quantisation_file_of_modelopt(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     stated = {
