@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from scenarios.run.simulate import RunResult, simulate
+from scenarios.run.result import RunResult
+from scenarios.run.simulate import simulate
 from scenarios.validation.validate import validate
 from sim.errors import FleetcastError
 from sim.evidence import weakest
@@ -144,10 +145,14 @@ def read_cached(path: Path) -> list[Point]:
     with path.open(newline="", encoding="utf-8") as file:
         return [
             Point(
-                **{
-                    name: float(value) if name in ("predicted", "measured") else value
-                    for name, value in row.items()
-                }
+                source=row["source"],
+                family=row["family"],
+                label=row["label"],
+                regime=row["regime"],
+                metric=row["metric"],
+                statistic=row["statistic"],
+                predicted=float(row["predicted"]),
+                measured=float(row["measured"]),
             )
             for row in csv.DictReader(file)
         ]

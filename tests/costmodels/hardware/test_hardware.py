@@ -117,8 +117,11 @@ def test_bad_host_speed_factor(factor: float) -> None:
         scale_host(load_profile(), factor)
 
 
+VLLM = ("vllm-0.25", "vllm-0.13", "vllm-0.11", "vllm-0.10")
+
+
 def test_profile_names_and_sources() -> None:
-    assert profile_names() == ["vllm-0.25", "vllm-0.13", "vllm-0.11", "vllm-0.10"]
+    assert profile_names() == [*VLLM, "sglang-0.5", "trtllm-1.2"]
     assert load_profile("vLLM").name == "vllm-0.25"
     with pytest.raises(ScenarioError, match="unknown engine profile"):
         load_profile("vllm-9")
@@ -128,7 +131,7 @@ def test_profile_names_and_sources() -> None:
 
 
 def test_a_profile_says_what_differs_from_the_one_it_extends() -> None:
-    newest, newer, old, oldest = (load_profile(name) for name in profile_names())
+    newest, newer, old, oldest = (load_profile(name) for name in VLLM)
     assert [one.async_scheduling for one in (newest, newer, old, oldest)] == [True, *3 * [False]]
     assert [one.full_graphs for one in (newest, newer, old, oldest)] == [*3 * [True], False]
     assert (newest.sparse_latent_cache, oldest.sparse_latent_cache) == ("auto", "fp8_ds_mla")

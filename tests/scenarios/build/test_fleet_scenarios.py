@@ -78,7 +78,7 @@ def test_least_loaded_loses_a_prefix_of_400_000_tokens() -> None:
     assert reused["longest_lost_tokens"] > 400_000
     assert reused["lost_to_routing_share"] > 0.2 > 0.1 > kept["lost_to_routing_share"]
     assert attainment(lost) < 0.5 < 0.7 < attainment(cured)
-    assert lost.figure("ttft", "p50") > 100 * cured.figure("ttft", "p50")  # type: ignore[operator]
+    assert lost.figure("ttft", "p50") > 50 * cured.figure("ttft", "p50")  # type: ignore[operator]
     told = said(lost)
     assert "reuse is lost" in told.lower()
     assert "least_loaded does not look at caches" in told

@@ -11,13 +11,13 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 from typer.testing import CliRunner, Result
 
 from scenarios.commands import app
 from scenarios.files.load import parse_scenario
 from scenarios.files.schema_yaml import section_of
 from scenarios.schema import Scenario
-from scenarios.schema.fields import Section
 from scenarios.server_flags.argv import read_given, read_words
 from scenarios.server_flags.outcome import Outcome, settle
 from scenarios.server_flags.reading import Reading, read_command
@@ -108,7 +108,7 @@ def test_every_flag_says_what_becomes_of_it(engine: str) -> None:
         assert flag.reads or flag.choices, name
 
 
-def fields_of_schema(section: type[Section] = Scenario, deepest: int = 4) -> set[str]:
+def fields_of_schema(section: type[BaseModel] = Scenario, deepest: int = 4) -> set[str]:
     names = set()
     for name, field in section.model_fields.items():
         inner = section_of(field.annotation)
