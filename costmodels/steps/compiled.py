@@ -386,9 +386,9 @@ def compile_prices(
     pair_s = chunk.pair_s.get(None, 0.0)
     eager_launch_s = profile.eager_launch_s(model, experts, ranks)
     other_delay_s, tail_s = profile.other_delay_s, profile.prefill_tail_s
+    in_pieces = profile.piecewise_graphs
+    piecewise_s = profile.piecewise_launch_s(model) if in_pieces else eager_launch_s
     eager_spread = profile.eager_moe_spread if model.num_moe_layers else profile.eager_spread
-    # Steps of decodes replay pieces where there are no full graphs.
-    piecewise_s = profile.piecewise_launch_s(model) if profile.piecewise_graphs else eager_launch_s
     return CompiledPrices(
         token_fixed_ns=_table(prices.token_seconds()),
         token_compute_ns=whole_ns(prices.compute_seconds()),
@@ -422,7 +422,7 @@ def compile_prices(
         eager_ns=_host_ns(other_delay_s, eager_launch_s, tail_s),
         beside_launch_ns=to_ns(profile.launches_s(decodes_beside(model))),
         context_launch_ns=to_ns(profile.launches_s(contexts_gathered(model))),
-        piecewise_spread=profile.piecewise_spread if profile.piecewise_graphs else eager_spread,
+        piecewise_spread=profile.piecewise_spread if in_pieces else eager_spread,
         eager_spread=eager_spread,
     )
 

@@ -26,6 +26,7 @@ _ID = {
     ("meta-llama/Llama-3.1-70B", "bf16"): "meta-llama/Meta-Llama-3.1-70B",
     ("nvidia/Llama-3.1-8B-Instruct-FP8", "bf16"): "meta-llama/Meta-Llama-3.1-8B",
     ("nvidia/Qwen3-32B-NVFP4", "bf16"): "Qwen/Qwen3-32B",
+    ("Qwen/Qwen3-32B", "fp8"): "Qwen/Qwen3-32B-FP8-Static-PerTensor",
     ("nvidia/Qwen3-32B-NVFP4", "fp4"): "Qwen/Qwen3-32B",
     ("meta-llama/Llama-3.1-70B", "fp4"): "meta-llama/Meta-Llama-3.1-70B",
     ("meta-llama/Llama-3.1-70B", "fp8"): "nvidia/Llama-3.1-70B-Instruct-FP8",

@@ -158,7 +158,9 @@ def _sglang(point: SiliconPoint) -> tuple[Options, Options]:
 
 def _trtllm(point: SiliconPoint) -> tuple[Options, Options]:
     """dsr1_*_trt.sh, gptoss_*_trt.sh and 70b_*_trt_slurm.sh; trtllm-serve's defaults else."""
-    tokens, seqs, cache = 8192, 2048, {}
+    tokens, seqs = 8192, 2048
+    # NVIDIA's 4-bit checkpoints ask for 8-bit keys and values.
+    cache = FP8_CACHE if point.precision == "fp4" and "gpt-oss" not in point.model else {}
     if point.is_inference_x:
         match point.model.rpartition("/")[2]:
             case "DeepSeek-R1" | "DeepSeek-V3":
@@ -178,4 +180,5 @@ def _trtllm(point: SiliconPoint) -> tuple[Options, Options]:
     if point.version in _MTP_VERSIONS and "DeepSeek" in point.model:
         drafts = 1 if point.tp == 1 else 3
         engine["speculative"] = {"method": "mtp", "num_speculative_tokens": drafts}
-    return engine, cache | {"gpu_memory_utilization": 0.9}
+    # free_gpu_memory_fraction is of what weights leave.
+    return engine, cache | {"gpu_memory_utilization": 0.94}
