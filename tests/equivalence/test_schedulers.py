@@ -47,7 +47,10 @@ def test_jumped_equals_stepped(
 def test_jumped_equals_stepped_where_requests_are_looked_for_now_and_then(
     table: RequestTable, engine: EngineConfig, cost: AffineCost, interval: int
 ) -> None:
-    policy = {"name": "sglang", "scheduler_recv_interval": interval}
+    policy: dict[str, str | int | float | bool | None] = {
+        "name": "sglang",
+        "scheduler_recv_interval": interval,
+    }
     check_jumps(
         table, small_pool(engine, cost=cost, scheduler=scheduler_factory(policy, SCHEDULERS))
     )
