@@ -10,6 +10,7 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from policies import ROUTERS, SCHEDULERS
+from scenarios.build.plugins import scheduler_factory
 from sim.engine.config import EngineConfig
 from sim.request_table import RequestTable, request_table
 from tests.equivalence.runs import check_jumps
@@ -39,6 +40,20 @@ def test_jumped_equals_stepped(
 ) -> None:
     pool = small_pool(engine, cost=cost, scheduler=scheduler, router=router, replicas=replicas)
     check_jumps(table, pool, until_ns=until_ns)
+
+
+@settings(deadline=None, max_examples=60, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(table=tables(), engine=ENGINES, cost=COSTS, interval=st.integers(2, 30))
+def test_jumped_equals_stepped_where_requests_are_looked_for_now_and_then(
+    table: RequestTable, engine: EngineConfig, cost: AffineCost, interval: int
+) -> None:
+    policy: dict[str, str | int | float | bool | None] = {
+        "name": "sglang",
+        "scheduler_recv_interval": interval,
+    }
+    check_jumps(
+        table, small_pool(engine, cost=cost, scheduler=scheduler_factory(policy, SCHEDULERS))
+    )
 
 
 def test_a_run_ends_when_its_last_request_does() -> None:

@@ -1,13 +1,14 @@
 """Measured serving points against fleetcast and AIConfigurator, printed.
 
-    python -m tests.silicon [--backend vllm] [--limit N] [--operators fitted|aic|datasheet]
-                            [--host F] [--csv FILE]
+    python -m tests.silicon [--backend vllm|sglang|trtllm|all] [--limit N]
+                            [--operators fitted|aic|datasheet] [--host F] [--csv FILE]
 
 Points are those of `tests.silicon.points`. A row of InferenceX is simulated as its client ran
 it: 10 requests a slot, all slots filled at once, lengths drawn evenly from 80% to 100% of those
-asked for, means over all requests. Other rows: see `tests.silicon.models`. A point that is refused
-counts as an error of 100%; a family is served unless half of its points are. ``--limit`` takes
-every n-th point; ``--host`` is the host_speed_factor.
+asked for, means over all requests. Other rows: see `tests.silicon.models`; how servers were
+started: `tests.silicon.launches`. Errors are means over rows of absolute relative errors. A point
+that is refused counts as an error of 100%; a family is served unless half of its points are.
+``--limit`` takes every n-th point; ``--host`` is the host_speed_factor.
 """
 
 from __future__ import annotations
