@@ -17,7 +17,7 @@ from costmodels.datafile import read_data
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.layouts.shard import RankShard
 from costmodels.operators.adapters import adapted_matrices, adapter_bytes
-from costmodels.steps.compiled import to_fixed_ns
+from costmodels.steps.clips import to_fixed_ns
 from costmodels.steps.describe import StepRow
 from costmodels.work import FRACTION_BITS, ONE, Array, slowed
 from sim import accounts

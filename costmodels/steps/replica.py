@@ -29,7 +29,8 @@ from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import RankShard
 from costmodels.operators.kernel_times import KernelTimes
 from costmodels.operators.operators import group_operators
-from costmodels.steps.compiled import CompiledPrices, whole_ns
+from costmodels.steps.clips import whole_ns
+from costmodels.steps.compiled import CompiledPrices
 from costmodels.steps.prices import OVERLAPPED, StepPrices, compute_bound_s, post, posted, summed
 from costmodels.work import Array, slowed
 from sim import accounts

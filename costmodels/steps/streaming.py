@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodels.layouts.shard import RankShard
 from costmodels.memory.streaming import Offload
-from costmodels.steps.compiled import to_fixed_ns, whole_ns
+from costmodels.steps.clips import to_fixed_ns, whole_ns
 from costmodels.steps.describe import StepRow
 from costmodels.steps.prices import StepPrices
 from costmodels.work import FRACTION_BITS, ONE, Array, slowed
