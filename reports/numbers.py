@@ -238,7 +238,7 @@ def spread_note(summary: dict[str, Any]) -> str:
     count = (summary.get("replications") or {}).get("count")
     said = []
     if any(band_text(figure.get("band")) for figure in figures):
-        said.append("the 90% band, from forecasts of this kind that were measured")
+        said.append("the 90% band of a metric, from forecasts of this kind that were measured")
     if is_number(count):
         said.append(f"the 95% interval of the mean of {count:,.0f} replications")
     return f"± is {', then '.join(said)}" if said else ""
@@ -246,9 +246,12 @@ def spread_note(summary: dict[str, Any]) -> str:
 
 def spreads(figures: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
     """Return the band and the interval of each of a metric's ``STATISTICS``; kinds that none of
-    them has are left out."""
-    both = zip(*(_spread(figures.get(name, {})) for name in STATISTICS), strict=True)
-    kinds = [texts for texts in both if any(texts)]
+    them has are left out, and a band that all share stands at the first alone."""
+    each = [_spread(figures.get(name, {})) for name in STATISTICS]
+    bands, intervals = zip(*each, strict=True)
+    if len(set(bands)) == 1:
+        bands = (bands[0], *[""] * (len(bands) - 1))
+    kinds = [texts for texts in (bands, intervals) if any(texts)]
     return list(zip(*kinds, strict=True)) if kinds else [()] * len(STATISTICS)
 
 

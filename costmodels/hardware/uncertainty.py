@@ -10,7 +10,8 @@ from costmodels.datafile import read_data
 NORMAL_90 = 1.645
 """Half-width of a 90% band in standard deviations, for a normal error."""
 _ANY = "any"
-_RATES = ("throughput", "_per_gpu", "goodput", "attainment", "availability")
+_RATES = ("throughput", "_per_gpu", "goodput")
+_RATE = "request_throughput"
 _LIKE = {"itl": "tpot", "queue": "ttft"}
 """Metrics without measured outcomes, and the one whose errors they have."""
 
@@ -32,16 +33,16 @@ class Band(NamedTuple):
 def outcome_band(label: str, metric: str, regime: str) -> Band | None:
     """Return how far measured values lay from predictions whose weakest evidence has this label.
 
-    ``regime`` is light, busy, saturated, or closed. Where too few families were measured, all
-    regimes of the label serve, then all labels. None for metrics that say nothing of speed.
+    ``regime`` is light, busy, saturated, or closed. Where too few families were measured, latencies
+    have the band of all regimes of the label, and rates, which follow arrivals until the engine is
+    full, that of all labels in the regime. None for metrics that say nothing of speed.
     """
-    if metric.endswith(_RATES):
-        metric = "request_throughput"
-    metric = _LIKE.get(metric, metric)
-    known = read_data("hardware/outcomes.yaml")
-    for name in dict.fromkeys((label, _ANY)):
-        cells: Mapping[str, Any] = known.get(name, {}).get(metric, {})
-        cell = cells.get(regime) or cells.get(_ANY)
+    is_rate = metric.endswith(_RATES)
+    metric = _RATE if is_rate else _LIKE.get(metric, metric)
+    wider = ((_ANY, regime), (label, _ANY)) if is_rate else ((label, _ANY), (_ANY, regime))
+    known: Mapping[str, Any] = read_data("hardware/outcomes.yaml")
+    for name, place in ((label, regime), *wider, (_ANY, _ANY)):
+        cell = known.get(name, {}).get(metric, {}).get(place)
         if cell is not None:
             return Band(cell["low"], cell["high"])
     return None

@@ -10,6 +10,13 @@ from costmodels.hardware.uncertainty import Band, outcome_band
 
 BUSY, SATURATED = 0.5, 0.9
 """Shares of the saturation rate from which a run is busy, and saturated."""
+_LOAD = {
+    "light": "light load",
+    "busy": "busy",
+    "saturated": "saturated",
+    "closed": "a closed loop",
+}
+_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E", "queue": "queueing"}
 _WIDE = 0.3
 """Half-width of a band from which an answer says what to measure."""
 _KERNELS = "the GPU's kernels: fleetcast calibrate run"
@@ -61,10 +68,12 @@ def add_bands(summary: dict[str, Any], *, is_closed: bool) -> None:
     for figure in figures:
         band = bands.get((figure["name"], figure["statistic"]))
         figure["band"] = None if band is None else list(band)
-    widest = max(bands.values(), key=lambda band: band.half_width, default=None)
-    if widest is not None and widest.half_width > _WIDE:
+    (metric, _), widest = max(
+        bands.items(), key=lambda item: item[1].half_width, default=(("", ""), Band(0.0, 0.0))
+    )
+    if widest.half_width > _WIDE:
         summary["conditions"].setdefault("notes", []).append(
-            f"forecasts with {label} evidence, {regime} load, were {-widest.low:.0%} too high to "
-            f"{widest.high:.0%} too low in nine of ten cases; to narrow that, measure "
-            f"{_REMEDIES[label]}"
+            f"in nine of ten cases, {_NAMES.get(metric, metric)} lay {-widest.low:.0%} below "
+            f"to {widest.high:.0%} above forecasts of this kind ({label} evidence, "
+            f"{_LOAD[regime]}); to narrow that, measure {_REMEDIES[label]}"
         )
