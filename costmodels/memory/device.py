@@ -170,7 +170,7 @@ class DevicePlan:
             self.profile,
             self.max_num_batched_tokens,
             self.max_num_seqs,
-            block_tokens=self._block[0],
+            block_tokens=self.block[0],
             writes_scores=self.writes_scores,
         )
         return (*found, *self.more)
@@ -325,7 +325,7 @@ class DevicePlan:
         Raises `ScenarioError`, with the arithmetic, if the model does not fit.
         """
         check_mamba_cache_mode(self.model, self.mamba_cache_mode)
-        block_size, block_bytes = self._block
+        block_size, block_bytes = self.block
         pages = kv_layout(self.rank, block_size, self.mamba_cache_mode)
         on_device = block_bytes * self.state_share
         beside = block_bytes * self.offload.kv_host if self.offload else Fraction(0)
@@ -353,8 +353,8 @@ class DevicePlan:
         )
 
     @cached_property
-    def _block(self) -> tuple[int, int]:
-        """The tokens and bytes of one block."""
+    def block(self) -> tuple[int, int]:
+        """The tokens and bytes of one block; a hybrid's is as large as its largest fixed state."""
         unit = block_unit(self._target, self.gpu, self.block_size)
         tokens = attention_block_tokens(self._target, unit)
         return tokens, page_bytes(self.rank, tokens, self.mamba_cache_mode)
@@ -384,7 +384,7 @@ class DevicePlan:
                 return False
 
         smallest = next(filter(fits, valid_sizes(self.model, LARGEST_NODE, self.layout)), None)
-        kv_bytes = float(blocks * self._block[1] * self.state_share)
+        kv_bytes = float(blocks * self.block[1] * self.state_share)
         return ScenarioError(
             f"{self.model.name} does not fit {self.gpu.name} with {sizes_text(self.layout)}: "
             f"{self.weight_bytes / _GB:.2f} GB weights + {self.workspace_bytes / _GB:.2f} GB "
@@ -394,7 +394,7 @@ class DevicePlan:
         )
 
     def _bytes_with(self, blocks: int) -> int:
-        kv_bytes = math.ceil(blocks * self._block[1] * self.state_share)
+        kv_bytes = math.ceil(blocks * self.block[1] * self.state_share)
         return self.weight_bytes + self.workspace_bytes + kv_bytes
 
 

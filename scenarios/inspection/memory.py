@@ -37,7 +37,7 @@ def memory_facts(replica: Replica, *, context: int | None, output: int) -> dict[
     return {
         **replica.facts(),
         "gpu_memory_utilization": plan.gpu_memory_utilization,
-        "block_size": plan.block_size,
+        "block_size": plan.block[0],
         "max_model_len": longest,
         "context": context,
         "output": output,
