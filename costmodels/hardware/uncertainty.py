@@ -50,8 +50,13 @@ def outcome_band(label: str, metric: str, regime: str) -> Band | None:
 
 def step_time_error(label: str) -> float:
     """Return the error of a run's GPU times, whose weakest evidence has this label, as a relative
-    standard deviation."""
-    return float(read_data("hardware/uncertainty.yaml")["step_time"][label])
+    standard deviation: that of measured TPOT, where it is larger than that of single steps."""
+    of_steps = float(read_data("hardware/uncertainty.yaml")["step_time"][label])
+    cells = read_data("hardware/outcomes.yaml").get(label, {}).get("tpot", {})
+    cell = cells.get("light") or cells.get(_ANY)
+    if cell is None:
+        return of_steps
+    return max(of_steps, Band(cell["low"], cell["high"]).half_width / NORMAL_90)
 
 
 def host_time_error(label: str) -> float:

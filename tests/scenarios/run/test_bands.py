@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from costmodels.hardware.uncertainty import host_time_error, outcome_band, step_time_error
+from costmodels.hardware.uncertainty import (
+    NORMAL_90,
+    host_time_error,
+    outcome_band,
+    step_time_error,
+)
 from reports.numbers import band_text
 from scenarios.files.load import parse_scenario
 from scenarios.run.bands import regime_of
@@ -52,10 +57,15 @@ def test_weaker_evidence_widens_them_and_says_what_to_measure() -> None:
 
 
 def test_errors_of_inputs_grow_with_weaker_evidence() -> None:
-    labels = ["measured", "fitted", "extrapolated", "datasheet", "reported", "assumed"]
+    weaker = ["extrapolated", "datasheet", "reported", "assumed"]
     for error in (step_time_error, host_time_error):
-        values = [error(label) for label in labels]
-        assert values == sorted(values)
+        assert error("measured") < error("fitted") < min(error(label) for label in weaker)
+
+
+def test_the_error_of_a_capacity_is_at_least_that_of_measured_tpot() -> None:
+    band = outcome_band("fitted", "tpot", "light")
+    assert band is not None
+    assert step_time_error("fitted") == pytest.approx(band.half_width / NORMAL_90)
 
 
 def test_metrics_without_outcomes_have_those_of_what_they_follow() -> None:
