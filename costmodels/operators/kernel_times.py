@@ -21,7 +21,7 @@ from costmodels.hardware.roofline import (
 )
 from costmodels.layouts.shard import RankShard
 from costmodels.models.layers.gqa import Gqa
-from costmodels.models.layers.parts import Mixer
+from costmodels.models.layers.parts import Mixer, heads_per_kv
 from costmodels.operators.attention import (
     AttentionRates,
     DecodeCurves,
@@ -356,7 +356,7 @@ class KernelTimes:
         if self.backend and self.backend.decode:
             constants = self.backend.decode
         by_roofline = self._work_price(family, constants)
-        heads = _query_heads(mixer)
+        heads = heads_per_kv(mixer)
         return lambda operator: max(
             by_roofline(operator), self._cache_instructions_s(operator, heads)
         )
@@ -372,7 +372,7 @@ class KernelTimes:
             price = self._work_price(decode_family(mixer))
             for term in mixer.attention(local.precision).decode:
                 operator = term_operator(term, count, one, one)
-                heads = _query_heads(mixer)
+                heads = heads_per_kv(mixer)
                 if self._cache_instructions_s(operator, heads) > price(operator):
                     return True
         return False
@@ -447,9 +447,3 @@ def _share_label(labels: Labels) -> str:
 def _fitted(labels: Labels) -> str:
     """Return the label of rates that stand for many batches: ``fitted`` at best."""
     return weakest((_share_label(labels), "fitted"))
-
-
-def _query_heads(mixer: Mixer) -> float:
-    """Return the query heads that share a head of keys and values."""
-    heads = getattr(mixer, "heads", mixer.kv_heads)
-    return float(heads / mixer.kv_heads)

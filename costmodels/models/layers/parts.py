@@ -194,6 +194,11 @@ class Ffn(Protocol):
         """Return one rank's part, as `Mixer.sharded` does."""
 
 
+def heads_per_kv(mixer: Mixer) -> float:
+    """Return the query heads that share a head of keys and values."""
+    return float(getattr(mixer, "heads", mixer.kv_heads) / mixer.kv_heads)
+
+
 def split(count: int, ranks: int, what: str) -> int:
     """Return one rank's part of ``count``. Raises `ScenarioError` if it does not divide."""
     if count % ranks:
