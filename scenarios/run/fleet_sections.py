@@ -25,7 +25,7 @@ _LOST_SHARE = 0.1  # of prompt tokens
 _TRANSFER_SHARE = 0.2  # of end-to-end time
 TIGHT = 0.8  # of a link's time
 
-_LOOK_AT_CACHES = ("prefix_affinity", "conductor")
+_LOOK_AT_CACHES = ("prefix_affinity", "conductor", "preble")
 
 
 def fleet_facts(log: RunLog, window: Window) -> dict[str, Any]:
