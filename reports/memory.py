@@ -21,6 +21,7 @@ def memory_report(facts: Mapping[str, Any]) -> Report:
         headline=_answer(facts),
         sections=[
             _device(facts),
+            *([_log(facts)] if facts["startup_log"] else []),
             _beside(facts),
             *([_schemes(facts), _lengths(facts)] if fits else []),
             *([] if fits and facts["schemes"][-1]["sequences"] else [_layouts(facts)]),
@@ -97,6 +98,29 @@ def _device(facts: Mapping[str, Any]) -> Section:
             ),
         ],
     )
+
+
+def _log(facts: Mapping[str, Any]) -> Section:
+    rows = []
+    for row in facts["startup_log"]:
+        said, predicted = row["log"], row["predicted"]
+        change = "" if not predicted or not said else f"{predicted / said - 1:+.1%}"
+        rows.append([row["what"], row["unit"], _figure(row, said), _figure(row, predicted), change])
+    columns = [Column(""), Column("Unit"), *numbers("The log", "Predicted", "Difference")]
+    return Section(
+        "log",
+        "What the server's start-up log said",
+        [
+            Table(columns, rows),
+            Text("Simulations take the KV cache of the log, not the predicted one.", "note"),
+        ],
+    )
+
+
+def _figure(row: Mapping[str, Any], value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if row["unit"] == "tokens" else f"{value:,.2f}"
 
 
 def _beside(facts: Mapping[str, Any]) -> Section:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -38,7 +39,13 @@ HOST_TERMS = (
 )
 SPREADS = ("piecewise_spread", "eager_spread", "eager_moe_spread")
 _GRAPH_KEYS = ("first_sizes", "fine_step", "fine_limit", "coarse_step", "coarse_limit")
-_MEMORY_TERMS = ("runtime_bytes", "dense_sampler_bytes_per_logit", "moe_sampler_bytes_per_logit")
+_MEMORY_TERMS = (
+    "runtime_bytes",
+    "dense_sampler_bytes_per_logit",
+    "moe_sampler_bytes_per_logit",
+    "hidden_copies_beside_sampler",
+)
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +65,8 @@ class EngineProfile:
     sparse_latent_cache: str
     """Format of the cache of sparse latent attention where none is asked for; ``auto``: the
     model's."""
+    gpu_memory_utilization: float
+    """Share of the device that a server takes unless it is told otherwise."""
     schedule_base_s: float
     schedule_per_running_s: float
     update_base_s: float
@@ -100,6 +109,8 @@ class EngineProfile:
     runtime_bytes: int
     dense_sampler_bytes_per_logit: int
     moe_sampler_bytes_per_logit: int
+    hidden_copies_beside_sampler: int
+    """Copies of a full step's hidden states that are alive while the start-up profile samples."""
     dense_runner_types: tuple[str, ...]
     """Types of models with experts that the runner of dense ones serves."""
     host_evidence: Evidence
@@ -164,6 +175,48 @@ def profile_names() -> list[str]:
 def is_known_profile(name: str) -> bool:
     """Return whether a built-in profile has this name or alias."""
     return name.casefold() in {spelling.casefold() for spelling in _spellings()}
+
+
+def nearest_profile(name: str, version: str) -> tuple[str, str]:
+    """Return the profile of the engine of profile ``name`` that is nearest to ``version``, and a
+    note that says so where it is not of that minor version (empty: it is).
+
+    Raises `ScenarioError` for a version that is not like 0.11 or v0.19.1.
+    """
+    rows = read_data("engines/engine_profile.yaml")["profiles"]
+    wanted = _minor(version)
+    if wanted is None:
+        raise ScenarioError(f"engine.version {version!r} is no version: write it as 0.11 or 0.19.1")
+    canonical = find_name("engine profile", name, _spellings())
+    engine = _whole(rows, canonical)["engine"]
+    known = {one: _whole(rows, one) for one in rows}
+    minors = {
+        one: found
+        for one, row in known.items()
+        if row["engine"] == engine and (found := _minor(str(row["version"]))) is not None
+    }
+    # Of two as near, the newer: most of what changes in an engine stays.
+    best = max(minors, key=lambda one: (-_distance(minors[one], wanted), minors[one]))
+    exact = any(_minor(spelling.rpartition("-")[2]) == wanted for spelling in _names_of(rows, best))
+    if exact:
+        return best, ""
+    return best, (
+        f"there is no profile of {engine} {version}: the nearest, {best}, stands for it "
+        "(scheduler defaults, graph sizes, memory at start-up)"
+    )
+
+
+def _names_of(rows: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    return (name, *rows[name].get("aliases", ()), f"-{rows[name]['version']}")
+
+
+def _minor(version: str) -> tuple[int, int] | None:
+    found = _VERSION.match(version.strip())
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def _distance(one: tuple[int, int], two: tuple[int, int]) -> int:
+    return abs(1000 * (one[0] - two[0]) + one[1] - two[1])
 
 
 def _spellings() -> dict[str, str]:

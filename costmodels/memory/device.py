@@ -180,6 +180,14 @@ class DevicePlan:
         """The share of the device that the engine may use, in bytes."""
         return int(self.gpu.hbm_bytes * self.gpu_memory_utilization)
 
+    @cached_property
+    def _limit_bytes(self) -> int:
+        """Where weights, workspace and state end: the granted share, or the last of
+        ``num_gpu_blocks``."""
+        if self.num_gpu_blocks is None:
+            return self.granted_bytes
+        return self.gpu.hbm_bytes - self.blocks.free_bytes
+
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights."""
@@ -203,13 +211,13 @@ class DevicePlan:
     @property
     def missing_bytes(self) -> int:
         """Bytes that weights and workspace need beyond the granted share; 0 if they fit."""
-        return max(0, self.weight_bytes + self.workspace_bytes - self.granted_bytes)
+        return max(0, self.weight_bytes + self.workspace_bytes - self._limit_bytes)
 
     @property
     def pool_bytes(self) -> int:
-        """Bytes left for the state of sequences, limited by the host memory that holds the rest
-        of the state."""
-        left = max(0, self.granted_bytes - self.weight_bytes - self.workspace_bytes)
+        """Bytes left for the state of sequences, or of ``num_gpu_blocks``, limited by the host
+        memory that holds the rest of the state."""
+        left = max(0, self._limit_bytes - self.weight_bytes - self.workspace_bytes)
         offload = self.offload
         if offload is None or offload.host_bytes is None or not offload.kv_host:
             return left
@@ -285,8 +293,8 @@ class DevicePlan:
             over = self.gpu.hbm_bytes - self.weight_bytes - self.workspace_bytes
             return [*found, MemoryEntry(UNUSED, "free (negative: missing)", "", over)]
         used = self.weight_bytes + self.workspace_bytes + sequences * a_sequence
-        left = self.granted_bytes - used
-        outside = self.gpu.hbm_bytes - self.granted_bytes
+        left = self._limit_bytes - used
+        outside = self.gpu.hbm_bytes - self._limit_bytes
         return [
             *found,
             MemoryEntry(UNUSED, "pool too small for one more", "", left),

@@ -129,6 +129,8 @@ def workspace_entries(
         gathered = (MemoryEntry(WORKSPACE, what, model.dtype, kept),)
     per_logit = profile.sampler_bytes_per_logit(rank.model)
     sampler = max_num_seqs * rank.model.vocab_size * per_logit
+    kept_hidden = max_num_batched_tokens * hidden * model.dtype_bytes
+    sampler += profile.hidden_copies_beside_sampler * kept_hidden
     peak = (
         (f"activations{scores} of {max_num_batched_tokens:,} tokens", model.dtype, activations)
         if activations >= sampler

@@ -108,7 +108,7 @@ class Replica:
             layout=self.layout,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_num_seqs=self.max_num_seqs,
-            gpu_memory_utilization=kv.gpu_memory_utilization,
+            gpu_memory_utilization=kv.gpu_memory_utilization or self.profile.gpu_memory_utilization,
             block_size=kv.block_size,
             num_gpu_blocks=kv.num_gpu_blocks,
             profile=self.profile,

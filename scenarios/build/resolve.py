@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from costmodels.engines.api_server import ApiServerCosts
 from costmodels.engines.calibration import load_api_server, load_constants
-from costmodels.engines.profile import EngineProfile, capture_up_to, in_cudagraph_mode, scale_host
+from costmodels.engines.profile import (
+    EngineProfile,
+    capture_up_to,
+    in_cudagraph_mode,
+    nearest_profile,
+    scale_host,
+)
 from costmodels.formats import format_names
 from costmodels.hardware.gpus import GIB, GpuSpec, load_gpu
 from costmodels.models import kv_policies
@@ -38,7 +44,8 @@ def resolve(
     gpu = load_gpu(scenario.hardware.gpu)
     methods: _Methods = (None, None)
     notes: tuple[str, ...] = ()
-    profile, fitted = load_constants(options.profile, gpu)
+    name, version_note = _profile_name(options)
+    profile, fitted = load_constants(name, gpu)
     if model is None:
         methods = _methods(scenario, quantization, kv_dtype)
         if methods[1] is None and kv_dtype is None:
@@ -66,15 +73,23 @@ def resolve(
         max_num_seqs=seqs,
         offload=offload_of(scenario, gpu),
         methods=methods,
-        notes=(*notes, *host_notes(options)),
+        notes=(*version_note, *notes, *host_notes(options)),
         added=features.added(scenario, model, gpu, layout),
     )
+
+
+def _profile_name(options: EngineOptions) -> tuple[str, tuple[str, ...]]:
+    """Return the profile's name, of the engine's version where one is given, and a note on it."""
+    if options.version is None:
+        return options.profile, ()
+    name, note = nearest_profile(options.profile, options.version)
+    return name, (note,) if note else ()
 
 
 def _api_server(options: EngineOptions) -> ApiServerCosts | None:
     if options.api_server_count is None:
         return None
-    return load_api_server(options.profile).scaled(host_factor(options))
+    return load_api_server(_profile_name(options)[0]).scaled(host_factor(options))
 
 
 def _served(

@@ -114,6 +114,46 @@ _from_engine(
 )
 
 
+@scenario_app.command("from-log")
+@takes_flags(
+    "model gpu trace preset rate concurrency input_tokens output_tokens num_requests slo_ttft "
+    "slo_tpot slo_e2e"
+)
+def from_log(
+    file: Annotated[Path, typer.Argument(help="Start-up log of a vLLM or SGLang server.")],
+    *,
+    flags: Flags,
+    override: Override = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(help="Leave out a flag that is not modelled or not known; may repeat."),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="List the flags without effect on timing, too.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write. Default: standard output, the report apart."),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Read a server's start-up log into a scenario with its flags, version and KV cache.
+
+    `fleetcast memory FILE` then shows what the log said of memory beside what is predicted.
+    """
+    from scenarios.server_flags.from_log import read_log
+
+    reading = read_log(
+        file,
+        flags=flags,
+        overrides=override or [],
+        ignored=ignore or [],
+        verbose=verbose,
+        out=out,
+    )
+    _print_or_write(reading.text, out, "simulate", force=force, report=reading.report)
+
+
 def _print_or_write(
     text: str, path: Path | None, command: str, *, force: bool, report: str = ""
 ) -> None:

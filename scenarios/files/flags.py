@@ -67,6 +67,8 @@ def scenario_from_flags(
     places: Places = {(): "command line"}
     if path is not None:
         values, places = read_scenario_file(path)
+        if not simulated:
+            values.setdefault("workload", dict(ANY_WORKLOAD))
     elif not simulated:
         values = {"workload": dict(ANY_WORKLOAD)}
         if "--model" not in given and not any(item.startswith("model=") for item in overrides):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from costmodels.hardware.gpus import GIB
 from costmodels.memory.device import DevicePlan
 from costmodels.memory.fitting import reserve, smallest_layouts
 from scenarios.build.replica import Replica
 from sim.errors import ScenarioError
+from sim.kv.layout import PLAIN
 
 _SHORTEST = 1024
 _CONTEXT = 8192
@@ -59,8 +62,59 @@ def memory_facts(replica: Replica, *, context: int | None, output: int) -> dict[
         "schemes": [row._asdict() for row in reserve(plan, context, output, longest)],
         "lengths": [_length(plan, size, output, longest) for size in _lengths(context, longest)],
         "layouts": [layout._asdict() for layout in layouts],
+        "startup_log": _beside_log(replica),
         "evidence": replica.gpu.source_of("hbm_bytes"),
     }
+
+
+def _beside_log(replica: Replica) -> list[dict[str, Any]]:
+    """Return what the server's start-up log said, beside the plan's own figures (None: it has
+    none), which leave out the blocks taken from the log."""
+    said = replica.scenario.kv.startup_log
+    if said is None:
+        return []
+    plan = replace(replica.memory, num_gpu_blocks=None)
+    ours: dict[str, float] = {"weights_gib": plan.weight_bytes / GIB}
+    profiled = [said.activation_gib, said.other_gib]
+    rows = [_row("weights", "GiB", said.weights_gib, ours["weights_gib"])]
+    if None not in profiled:
+        rows.append(
+            _row(
+                "activations and what is outside torch",
+                "GiB",
+                sum(filter(None, profiled)),
+                plan.workspace_bytes / GIB,
+            )
+        )
+    tokens = None if plan.missing_bytes else kv_tokens(plan, replica.max_model_len)
+    pool_gib = None if plan.missing_bytes else plan.pool_bytes / GIB
+    rows += [
+        _row("captured CUDA graphs", "GiB", said.graphs_gib, None),
+        _row("KV cache", "GiB", said.kv_cache_gib, pool_gib),
+        _row("KV cache", "tokens", said.kv_cache_tokens, tokens),
+        _row(
+            f"requests of {replica.max_model_len:,} tokens at once",
+            "",
+            said.max_concurrency,
+            None if tokens is None else tokens / replica.max_model_len,
+        ),
+    ]
+    return [row for row in rows if row["log"] is not None]
+
+
+def _row(what: str, unit: str, said: float | None, ours: float | None) -> dict[str, Any]:
+    return {"what": what, "unit": unit, "log": said, "predicted": ours}
+
+
+def kv_tokens(plan: DevicePlan, max_model_len: int) -> int:
+    """Return the size of the KV cache in tokens, as vLLM's start-up log counts them: those of
+    requests of ``max_model_len`` tokens, where some layers keep fewer than all."""
+    blocks = plan.blocks
+    context_ranks = plan.layout.decode_context_parallel_size
+    if blocks.layout == PLAIN:
+        return blocks.num_gpu_blocks * blocks.block_size * context_ranks
+    pages = blocks.layout.pages(max_model_len, blocks.block_size)
+    return int(blocks.num_gpu_blocks / pages * max_model_len)
 
 
 def _lengths(context: int, longest: int) -> list[int]:

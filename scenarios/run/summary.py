@@ -113,7 +113,9 @@ def _conditions(scenario: Scenario, build: Build, log: RunLog, window: Window) -
         "tensor_parallel_size": build.replica.layout.tensor_parallel_size,
         **_parallel_conditions(build.replica.layout),
         "pools": _pools(build, log, window) if scenario.pools else None,
-        "engine": scenario.engine.profile,
+        "engine": build.replica.profile.name
+        if scenario.engine.version is not None
+        else scenario.engine.profile,
         "scheduler": policy_label(scenario.engine.scheduler),
         "router": policy_label(scenario.pool.router),
         **engine_conditions(log.pool.engine),

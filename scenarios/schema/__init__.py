@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from scenarios.schema.fields import (
     LONGEST_S,
@@ -26,7 +26,7 @@ from scenarios.schema.fleet import (
     Startup,
 )
 from scenarios.schema.lora import Lora
-from scenarios.schema.memory import KvPolicy, KvTiers, OffloadOptions
+from scenarios.schema.memory import KvPolicy, KvTiers, OffloadOptions, StartupLog
 from scenarios.schema.speculative import Speculative
 from scenarios.schema.workload import SloTargets, Workload
 
@@ -62,11 +62,24 @@ class Hardware(Section):
     )
 
 
+def _version_text(value: object) -> object:
+    """Return the text of a version that YAML has read as a number: 0.1 and 0.2 were 0.10 and
+    0.20, as vLLM's own 0.1 and 0.2 are older than any profile."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:.2f}" if value in (0.1, 0.2, 0.3) else f"{value:g}"
+    return value
+
+
 class EngineOptions(Section):
     """The serving engine. Options are named as vLLM names them."""
 
     profile: str = Field(
         "vllm-0.25", description="an engine and version, or a calibration file (.yaml)"
+    )
+    version: Annotated[str, BeforeValidator(_version_text)] | None = Field(
+        None,
+        description="of the profile's engine, as 0.11 or 0.19.1: the nearest profile stands for "
+        "it; None: the profile's own",
     )
     operators: str | dict[str, str] = Field(
         "fitted",
@@ -236,11 +249,16 @@ class KvOptions(Section):
         description="type of keys and values (`fleetcast list quantization`); auto: the model's",
     )
     block_size: Tokens = Field(16, description="tokens a block")
-    gpu_memory_utilization: Annotated[Number, Field(gt=0, le=1)] = Field(
-        0.92, description="share of device memory for weights, activations and KV cache"
+    gpu_memory_utilization: Annotated[Number, Field(gt=0, le=1)] | None = Field(
+        None,
+        description="share of device memory for weights, activations and KV cache; None: the "
+        "default of the engine's version (0.92 of vLLM 0.25, 0.9 of 0.19 and older)",
     )
     num_gpu_blocks: Annotated[Whole, Field(ge=2, le=10**12)] | None = Field(
         None, description="override the number of blocks the memory plan gives"
+    )
+    startup_log: StartupLog | None = Field(
+        None, description="what a server's start-up log said of memory; None: there is none"
     )
     swap_space_gib: Annotated[Number, Field(ge=0, le=1e6)] = Field(
         4.0, description="host memory for swapped requests, a GPU, in GiB (preemption_mode swap)"

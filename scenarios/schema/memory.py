@@ -49,6 +49,24 @@ class KvPolicy(Section):
         return self
 
 
+Reported = Annotated[Number, Field(ge=0, le=1e6)]
+
+
+class StartupLog(Section):
+    """What the start-up log of a server said of one rank's memory (`fleetcast memory` prints it
+    beside its own figures)."""
+
+    weights_gib: Reported | None = Field(None, description="loading the model took this much")
+    activation_gib: Reported | None = Field(None, description="peak of the start-up profile")
+    other_gib: Reported | None = Field(None, description="outside the tensor library: NCCL, ...")
+    graphs_gib: Reported | None = Field(None, description="capturing CUDA graphs took this much")
+    kv_cache_gib: Reported | None = Field(None, description="left for keys and values")
+    kv_cache_tokens: Tokens | None = Field(None, description="tokens that the KV cache holds")
+    max_concurrency: Reported | None = Field(
+        None, description="requests of max_model_len tokens at once"
+    )
+
+
 Percent = Annotated[Number, Field(ge=0, le=100)]
 
 
