@@ -44,6 +44,8 @@ _MEMORY_TERMS = (
     "dense_sampler_bytes_per_logit",
     "moe_sampler_bytes_per_logit",
     "hidden_copies_beside_sampler",
+    "expert_buffers_kept",
+    "all_reduce_fusion_bytes",
 )
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
@@ -111,6 +113,10 @@ class EngineProfile:
     moe_sampler_bytes_per_logit: int
     hidden_copies_beside_sampler: int
     """Copies of a full step's hidden states that are alive while the start-up profile samples."""
+    expert_buffers_kept: int
+    """Whether the buffers of routed experts stay from the start-up profile on: 0 or 1."""
+    all_reduce_fusion_bytes: int
+    """What all-reduces of tensor parallelism keep, beside NCCL and the custom all-reduce."""
     dense_runner_types: tuple[str, ...]
     """Types of models with experts that the runner of dense ones serves."""
     host_evidence: Evidence
@@ -187,36 +193,27 @@ def nearest_profile(name: str, version: str) -> tuple[str, str]:
     wanted = _minor(version)
     if wanted is None:
         raise ScenarioError(f"engine.version {version!r} is no version: write it as 0.11 or 0.19.1")
-    canonical = find_name("engine profile", name, _spellings())
-    engine = _whole(rows, canonical)["engine"]
-    known = {one: _whole(rows, one) for one in rows}
-    minors = {
-        one: found
-        for one, row in known.items()
-        if row["engine"] == engine and (found := _minor(str(row["version"]))) is not None
-    }
+    engine = _whole(rows, find_name("engine profile", name, _spellings()))["engine"]
+    known: dict[int, str] = {}
+    for spelling, canonical in _spellings().items():
+        minor = _minor(spelling.rpartition("-")[2])
+        if minor is not None and _whole(rows, canonical)["engine"] == engine:
+            known[minor] = canonical
     # Of two as near, the newer: most of what changes in an engine stays.
-    best = max(minors, key=lambda one: (-_distance(minors[one], wanted), minors[one]))
-    exact = any(_minor(spelling.rpartition("-")[2]) == wanted for spelling in _names_of(rows, best))
-    if exact:
-        return best, ""
-    return best, (
-        f"there is no profile of {engine} {version}: the nearest, {best}, stands for it "
+    best = max(known, key=lambda minor: (-abs(minor - wanted), minor))
+    if best == wanted:
+        return known[best], ""
+    return known[best], (
+        f"there is no profile of {engine} {version}: the nearest, {known[best]}, stands for it "
         "(scheduler defaults, graph sizes, memory at start-up)"
     )
 
 
-def _names_of(rows: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    return (name, *rows[name].get("aliases", ()), f"-{rows[name]['version']}")
-
-
-def _minor(version: str) -> tuple[int, int] | None:
+def _minor(version: str) -> int | None:
+    """Return a version as a number that grows with it, by a thousand from one major version to the
+    next."""
     found = _VERSION.match(version.strip())
-    return None if found is None else (int(found[1]), int(found[2]))
-
-
-def _distance(one: tuple[int, int], two: tuple[int, int]) -> int:
-    return abs(1000 * (one[0] - two[0]) + one[1] - two[1])
+    return None if found is None else 1000 * int(found[1]) + int(found[2])
 
 
 def _spellings() -> dict[str, str]:

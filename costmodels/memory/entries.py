@@ -139,9 +139,26 @@ def workspace_entries(
     return (
         MemoryEntry(WORKSPACE, *peak),
         *gathered,
+        *_expert_buffers(rank, profile, max_num_batched_tokens),
         MemoryEntry(WORKSPACE, "runtime, CUDA graphs", "", profile.runtime_bytes),
-        *communication_buffers(rank, max_num_batched_tokens),
+        *communication_buffers(rank, max_num_batched_tokens, profile.all_reduce_fusion_bytes),
     )
+
+
+def _expert_buffers(
+    rank: RankShard, profile: EngineProfile, max_num_batched_tokens: int
+) -> tuple[MemoryEntry, ...]:
+    """Return the buffers between the matrices of routed experts, for each expert chosen: one as
+    wide as the input or the gated projections, one as the input or what they give (vLLM's
+    ``TritonExperts.workspace_shapes``)."""
+    experts = rank.local.experts
+    if experts is None or not profile.expert_buffers_kept:
+        return ()
+    width, inner = experts.latent or rank.local.hidden_size, experts.width
+    elements = max(width, inner) + max(width, 2 * inner)
+    tokens = max_num_batched_tokens * experts.top_k
+    size = tokens * elements * rank.local.dtype_bytes
+    return (MemoryEntry(WORKSPACE, "buffers of routed experts", rank.local.dtype, size),)
 
 
 def _format_of(precision: ModelPrecision, name: str) -> str:
@@ -149,10 +166,13 @@ def _format_of(precision: ModelPrecision, name: str) -> str:
     return stored
 
 
-def communication_buffers(rank: RankShard, max_num_batched_tokens: int) -> tuple[MemoryEntry, ...]:
+def communication_buffers(
+    rank: RankShard, max_num_batched_tokens: int, all_reduce_fusion_bytes: int = 0
+) -> tuple[MemoryEntry, ...]:
     """Return the buffers that exchanges between ranks hold from start to end on each of them.
 
-    There are none if a replica is one device.
+    There are none if a replica is one device. ``all_reduce_fusion_bytes`` is what all-reduces fused
+    with norms keep, with tensor parallelism.
     """
     layout, experts = rank.layout, rank.model.experts
     found = []
@@ -164,6 +184,8 @@ def communication_buffers(rank: RankShard, max_num_batched_tokens: int) -> tuple
     ranks = layout.tensor_parallel_size
     if ranks in _CUSTOM_ALL_REDUCE_RANKS and layout.in_node(ranks) == ranks:
         found.append(_buffer("custom all-reduce", _CUSTOM_ALL_REDUCE))
+    if ranks > 1 and all_reduce_fusion_bytes:
+        found.append(_buffer("other all-reduces", all_reduce_fusion_bytes))
     if experts is not None and layout.data_parallel_size > 1:
         found += _deepep(rank, experts, min(max_num_batched_tokens, _DEEPEP_TOKENS))
     return tuple(found)

@@ -18,7 +18,7 @@ from scenarios.files.yaml_text import Places
 from scenarios.server_flags.argv import Given, read_given, read_words
 from scenarios.server_flags.outcome import Outcome, for_experts, settle
 from scenarios.server_flags.table import Table, load_table
-from scenarios.server_flags.write import refusal, report, scenario_text
+from scenarios.server_flags.write import other_version, refusal, report, scenario_text
 from sim.errors import ScenarioError
 
 _ASSUMED_GPU = "H200"
@@ -62,6 +62,10 @@ def read_command(
     if refused is not None:
         raise ScenarioError(refused)
     values, comments, places = _values(outcomes, table)
+    tagged = other_version(words.image, table)
+    if tagged is not None and table.profile.startswith(engine):
+        apply_setting(values, places, "engine.version", tagged, "the image's tag")
+        comments["engine.version"] = "the image's tag"
     from_command = dict(places)
     apply_flags(values, places, options)
     for override in overrides:

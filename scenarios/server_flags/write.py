@@ -108,6 +108,13 @@ _MOST_COLUMN = 44
 _VERSION = re.compile(r":v?(\d+\.\d+(?:\.\w+)*)")
 
 
+def other_version(image: str | None, table: Table) -> str | None:
+    """Return the version that a container image is tagged with; None: it has no tag that is a
+    version, or the table's."""
+    found = _VERSION.search(image or "")
+    return None if found is None or table.version.startswith(found[1]) else found[1]
+
+
 def refusal(outcomes: Sequence[Outcome], table: Table) -> str | None:
     """Explain why the command makes no scenario, one line per flag; None if it makes one."""
     lines = [f"{o.shown}: {o.because}" for o in outcomes if o.kind == "unknown"]
@@ -137,11 +144,11 @@ def report(
     """Return the report: what each flag set, what is ignored, what the reader must know."""
     lines = [f"Read by the flags of {table.engine} {table.version}."]
     lines += [line for text in table.semantics for line in _wrapped(text)]
-    found = _VERSION.search(image or "")
-    if found is not None and not table.version.startswith(found[1]):
+    tagged = other_version(image, table)
+    if tagged is not None:
         lines += _wrapped(
-            f"The image is tagged {found[1]}: where its flags or defaults differ, those of "
-            f"{table.engine} {table.version} hold."
+            f"The image is tagged {tagged}: where its flags differ, those of {table.engine} "
+            f"{table.version} hold."
         )
     lines += _block("sets", (_settings(o) for o in _of(outcomes, "set")))
     notes = ((o.name, o.because) for o in _of(outcomes, "set") if o.because)

@@ -7,6 +7,7 @@ import pytest
 from costmodels.engines.profile import (
     capture_up_to,
     load_profile,
+    nearest_profile,
     padded_size,
     profile_names,
     scale_host,
@@ -117,7 +118,29 @@ def test_bad_host_speed_factor(factor: float) -> None:
         scale_host(load_profile(), factor)
 
 
-VLLM = ("vllm-0.25", "vllm-0.13", "vllm-0.11", "vllm-0.10")
+VLLM = ("vllm-0.25", "vllm-0.19", "vllm-0.13", "vllm-0.16", "vllm-0.11", "vllm-0.10")
+
+
+@pytest.mark.parametrize(
+    ("profile", "version", "found", "is_exact"),
+    [
+        ("vllm-0.25", "0.25.1", "vllm-0.25", True),
+        ("vllm-0.25", "v0.11.2", "vllm-0.11", True),
+        ("vllm-0.25", "0.15.1", "vllm-0.16", True),
+        ("vllm-0.25", "0.17.0rc1.dev98+g96ebcaa3a", "vllm-0.19", True),
+        ("vllm-0.25", "0.21.0", "vllm-0.19", False),
+        ("vllm-0.25", "0.26.0", "vllm-0.25", False),
+        ("vllm-0.25", "0.8.5", "vllm-0.10", False),
+        ("sglang", "0.5.18", "sglang-0.5", True),
+    ],
+)
+def test_a_version_takes_the_nearest_profile_and_says_so(
+    profile: str, version: str, found: str, is_exact: bool
+) -> None:
+    name, note = nearest_profile(profile, version)
+    assert name == found
+    assert (not note) == is_exact
+    assert is_exact or (version in note and found in note)
 
 
 def test_profile_names_and_sources() -> None:
@@ -131,7 +154,7 @@ def test_profile_names_and_sources() -> None:
 
 
 def test_a_profile_says_what_differs_from_the_one_it_extends() -> None:
-    newest, newer, old, oldest = (load_profile(name) for name in VLLM)
+    newest, newer, old, oldest = (load_profile(f"vllm-0.{minor}") for minor in (25, 13, 11, 10))
     assert [one.async_scheduling for one in (newest, newer, old, oldest)] == [True, *3 * [False]]
     assert [one.full_graphs for one in (newest, newer, old, oldest)] == [*3 * [True], False]
     assert (newest.sparse_latent_cache, oldest.sparse_latent_cache) == ("auto", "fp8_ds_mla")
@@ -141,6 +164,12 @@ def test_a_profile_says_what_differs_from_the_one_it_extends() -> None:
     assert newer.graph_sizes == newest.graph_sizes
     assert old.graph_sizes[-2:] == (504, 512)
     assert load_profile("vllm-0.11.0") == old
+    # Asynchronous scheduling became the default in 0.14; the profile of 0.17 takes 24 bytes less.
+    later, recent = load_profile("vllm-0.16"), load_profile("vllm-0.19")
+    assert later.async_scheduling
+    assert recent.async_scheduling
+    assert later.dense_sampler_bytes_per_logit == newer.dense_sampler_bytes_per_logit == 38
+    assert recent.dense_sampler_bytes_per_logit == 14
 
 
 def test_graphs_up_to_another_size() -> None:

@@ -364,7 +364,6 @@ def test_the_report_says_what_became_of_each_flag() -> None:
         "--ubatch-size 4 only enable_dbo's two micro-batches are modelled",
         "--port where the server listens, and who may ask",
         "VLLM_LOGGING_LEVEL paths, logs and keys",
-        "kv.gpu_memory_utilization: 0.92, the default of vLLM 0.25.1",
         "hardware.gpu: H200, assumed: the command does not say",
     ):
         assert line in lines, line
@@ -384,9 +383,12 @@ def test_the_file_says_where_each_value_comes_from() -> None:
 
 
 def test_an_image_of_another_version_is_told() -> None:
-    report = read("vllm", f"docker run vllm/vllm-openai:v0.10.1 --model {MODEL}").report
-    assert "tagged 0.10.1" in report
-    assert "tagged" not in read("vllm", f"docker run vllm/vllm-openai:v0.25 --model {MODEL}").report
+    reading = read("vllm", f"docker run vllm/vllm-openai:v0.10.1 --model {MODEL}")
+    assert "tagged 0.10.1" in reading.report
+    assert yaml.safe_load(reading.text)["engine"]["version"] == "0.10.1"
+    same = read("vllm", f"docker run vllm/vllm-openai:v0.25 --model {MODEL}")
+    assert "tagged" not in same.report
+    assert "version" not in yaml.safe_load(same.text)["engine"]
 
 
 def test_sglang_is_told_to_be_read_as_vllm() -> None:
