@@ -11,6 +11,7 @@ from scenarios.commands.calibrate_host import calibrate_host
 from scenarios.commands.calibrate_server import calibrate_observe, calibrate_vllm
 from scenarios.commands.capacity import capacity
 from scenarios.commands.compare import compare
+from scenarios.commands.diagnose import diagnose
 from scenarios.commands.explain import explain
 from scenarios.commands.export import export_app
 from scenarios.commands.memory import memory
@@ -35,6 +36,7 @@ app.command()(report)
 app.command()(explain)
 app.command()(memory)
 app.add_typer(export_app, name="export")
+app.command()(diagnose)
 app.command()(validate)
 app.command()(compare)
 calibrate_app.command("host")(calibrate_host)

@@ -22,6 +22,7 @@ from sim.books.ledger import time_books
 from sim.books.metrics import request_metrics
 from sim.clock import to_ns
 from sim.fleet.cluster import run_cluster
+from sim.request_table import RequestTable
 
 _BANDS_UP_TO = 20_000
 """Most requests for automatic bands; above this, the two extra simulations take too long for a
@@ -29,22 +30,30 @@ what-if."""
 
 
 def simulate(
-    scenario: Scenario, *, progress: Callable[[int, int], None] | None = None
+    scenario: Scenario,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    table: RequestTable | None = None,
 ) -> RunResult:
     """Simulate a scenario to its end, for all its replications.
 
-    ``progress(sent, total)`` is called now and then. Raises `ScenarioError`, `TraceError` or
+    ``progress(sent, total)`` is called now and then. ``table`` has the requests of the first
+    replication in place of the scenario's workload. Raises `ScenarioError`, `TraceError` or
     `PolicyError`, each with a message for the user.
     """
-    result = _simulate(scenario, progress)
+    result = _simulate(scenario, progress, table)
     if scenario.replications > 1:
         replicate(result)
     return result
 
 
-def _simulate(scenario: Scenario, progress: Callable[[int, int], None] | None) -> RunResult:
+def _simulate(
+    scenario: Scenario,
+    progress: Callable[[int, int], None] | None,
+    given: RequestTable | None,
+) -> RunResult:
     built = build(scenario)
-    table = build_table(scenario)
+    table = build_table(scenario) if given is None else given
     check_warmup(scenario, table)
     until_ns = None if scenario.horizon_s is None else to_ns(scenario.horizon_s)
 

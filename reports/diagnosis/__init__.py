@@ -1,0 +1,1 @@
+"""The report of a diagnosis: measured and replayed latencies, window by window."""

@@ -1,0 +1,1 @@
+"""Replay measured traffic, and say which of a server's bad times it explains."""
