@@ -28,6 +28,10 @@ from reports.svg import Plot, Sheet
 Content = Mapping[str, Any]
 _QUIET = "as usual"
 _MOST_WINDOWS = 40
+_REPLAYED = (
+    " Replayed: times the factor by which this server is slower than its replay in usual windows. "
+    "Explained: the replay's share of what is above the usual."
+)
 _LEAST_RISE = 0.1
 """Share of the whole rise from which an account is named."""
 
@@ -181,9 +185,7 @@ def _windows(content: Content) -> list[Block]:
         Table(columns, rows, strong=strong, most_rows=_MOST_WINDOWS),
         Text(
             f"{_name(content)} of the requests that arrive in each window of "
-            f"{duration(content['window_s'])}. Replayed: times the factor by which this server is "
-            "slower than its replay in usual windows. Explained: the replay's share of what is "
-            "above the usual.",
+            f"{duration(content['window_s'])}.{_REPLAYED if content['is_replayed'] else ''}",
             "note",
         ),
     ]

@@ -45,6 +45,8 @@ def reasons(content: Content) -> tuple[str, ...]:
         room(content),
         model_sentence(content),
         spare_sentence(content),
+        today_sentence(content),
+        *feature_sentences(content),
     )
 
 
@@ -151,6 +153,67 @@ def spare_sentence(content: Content) -> str:
     kinds = "an engine of either kind" if len(spare["engines"]) > 1 else "a replica"
     load = level_text(content, content["question"]["level"])
     return f"With N+1, {fleet_text(spare)} still meets the targets at {load} with {kinds} down."
+
+
+def today_sentence(content: Content) -> str:
+    """Say what today's fleet costs and which load it keeps the targets at; empty if the plan does
+    not name it."""
+    row = content.get("today")
+    if row is None:
+        return ""
+    text = f"Today's fleet, {fleet_text(row)} for {usd(round(row['usd_per_month']))} a month,"
+    if row["refused"] is not None:
+        return f"{text} cannot be simulated: {row['refused']}."
+    parts = []
+    for verdict, when in ((row["now"], "today's"), (row["planned"], "the planned")):
+        load = level_text(content, verdict["level"])
+        parts.append(f"{_keeps(content, verdict)} at {when} load of {load}")
+    both = row["now"]["kept"] == row["planned"]["kept"]
+    return f"{text} {' and '.join(parts) if both else ', but '.join(parts)}."
+
+
+def _keeps(content: Content, verdict: Mapping[str, Any]) -> str:
+    if verdict["kept"]:
+        return "meets the targets"
+    if verdict["why"] == "queue":
+        return "has a queue that grows"
+    worst = content["question"]["targets"][verdict["worst"]]
+    value = verdict["attained"][verdict["worst"]]["value_s"]
+    reached = "is not reached" if value is None else f"is {duration(value)}"
+    return f"misses the targets ({target_name(worst)} {reached})"
+
+
+def feature_sentences(content: Content) -> list[str]:
+    """Say in a sentence each whether prefill/decode separation, prefix caching, fp8 and
+    speculation pay here, as far as the plan tried both sides."""
+    return [_feature(row) for row in content.get("features", [])]
+
+
+def _feature(row: Mapping[str, Any]) -> str:
+    name = row["name"] if row["name"] == "fp8" else row["name"].capitalize()
+    if row["otherwise"]:
+        is_advice = row["otherwise"].startswith(("options", "layouts"))
+        said = f"to know, add `{row['otherwise']}`" if is_advice else row["otherwise"]
+        return f"{name} was not compared: {said}."
+    has, lacks = row["with"], row["without"]
+    if has is None or lacks is None:
+        if has is None and lacks is None:
+            return f"{name}: no fleet meets the targets, with it or without."
+        return (
+            f"{name} is needed: without it no fleet meets the targets."
+            if lacks is None
+            else f"{name} does not pay: no fleet with it meets the targets."
+        )
+    costs = [
+        f"{usd(one['usd_per_h'])}{'' if one['is_known'] else ' or more'}" for one in (has, lacks)
+    ]
+    told = f"the cheapest fleet costs {costs[0]} an hour with it, {costs[1]} without"
+    if has["usd_per_h"] < lacks["usd_per_h"] and has["is_known"]:
+        return f"{name} pays: {told}."
+    if has["usd_per_h"] > lacks["usd_per_h"] and lacks["is_known"]:
+        return f"{name} does not pay: {told}."
+    same = has["usd_per_h"] == lacks["usd_per_h"] and has["is_known"] and lacks["is_known"]
+    return f"{name} changes nothing: {told}." if same else f"{name} cannot be ranked: {told}."
 
 
 def relaxed_sentences(content: Content) -> list[str]:

@@ -84,6 +84,7 @@ def plan_report(content: Content, plan_yaml: str = "") -> Report:
             ),
             Section("gpus", "GPUs", [Facts(_counts(content))], on="terminal"),
             _ranked(content),
+            _growth(content),
             _front(content),
             _candidates(content),
             _commands(content),
@@ -130,7 +131,8 @@ def _counts(content: Content) -> list[Fact]:
     for key, label in (("cheapest", "Cheapest that meets the targets"), ("spare", "With N+1")):
         fleet = counts[key]
         if fleet is not None:
-            said = f"{usd(fleet['usd_per_h'])}/h, {engines_of(fleet)}"
+            month = usd(round(fleet["usd_per_month"]))
+            said = f"{usd(fleet['usd_per_h'])}/h ({month} a month), {engines_of(fleet)}"
             rows.append(Fact(label, gpus_of(fleet), said))
     return rows
 
@@ -158,6 +160,25 @@ def _ranked(content: Content) -> Section:
         ],
         terminal=f"Fleets that meet the targets at {load}, each with the fewest engines",
     )
+
+
+def _growth(content: Content) -> Section:
+    rows = [
+        [
+            "today" if not row["years"] else f"in {12 * row['years']:g} months",
+            level_text(content, row["level"]),
+            f"{row['units']:,}",
+            f"{row['gpus']:,}",
+            usd(round(row["usd_per_month"])),
+        ]
+        for row in content.get("growth", [])
+    ]
+    note = (
+        "Peak load, and the cheapest fleet in proportion to what it carries; the last row is "
+        "simulated."
+    )
+    table = Table([Column("When"), *numbers("Peak load", "Engines", "GPUs", "A month")], rows)
+    return Section("growth", "As the load grows", [table, Text(note, "note")] if rows else [])
 
 
 def ranked_table(content: Content) -> Table:

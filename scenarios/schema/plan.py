@@ -23,10 +23,36 @@ class Demand(Section):
     growth_per_year: Annotated[Number, Field(gt=-1, le=100)] = Field(
         0.0, description="0.5 is half as much again after a year, compounded"
     )
+    growth_per_quarter: Annotated[Number, Field(gt=-1, le=100)] | None = Field(
+        None, description="in place of growth_per_year, compounded"
+    )
+    growth_per_month: Annotated[Number, Field(gt=-1, le=100)] | None = Field(
+        None, description="in place of growth_per_year, compounded"
+    )
     years: Annotated[Number, Field(ge=0, le=50)] = Field(0.0, description="until the plan's date")
     peak: Annotated[Number, Field(gt=0, le=1000)] = Field(
         1.0, description="the busiest time over the mean; what the workload's own bursts are not"
     )
+
+    @model_validator(mode="after")
+    def _one_growth(self) -> Self:
+        given = sorted(n for n in self.model_fields_set if n.startswith("growth_per_"))
+        if len(given) > 1:
+            raise ValueError(f"give one of {' and '.join(given)}")
+        return self
+
+    @property
+    def yearly_growth(self) -> float:
+        """The growth in a year, however it was given: 0.5 is half as much again."""
+        if self.growth_per_quarter is not None:
+            return float((1 + self.growth_per_quarter) ** 4 - 1)
+        if self.growth_per_month is not None:
+            return float((1 + self.growth_per_month) ** 12 - 1)
+        return self.growth_per_year
+
+    def level(self, now: float, years: float) -> float:
+        """Return the busiest load so many years from now, in the unit of ``now``."""
+        return float(now * (1 + self.yearly_growth) ** years * self.peak)
 
 
 class Target(Section):
@@ -79,7 +105,9 @@ class LayoutChoice(EngineLayout):
     prefill: EngineLayout | None = None
     decode: EngineLayout | None = None
     ratios: list[Annotated[str, Field(pattern=r"^[1-9][0-9]*:[1-9][0-9]*$")]] = Field(
-        ["1:1"], min_length=1, description="prefill to decode engines; fleets are multiples of it"
+        ["1:3", "1:2", "1:1", "2:1", "3:1"],
+        min_length=1,
+        description="prefill to decode engines, which are all tried; fleets are multiples of them",
     )
 
     @model_validator(mode="after")
@@ -92,6 +120,18 @@ class LayoutChoice(EngineLayout):
         if self.prefill is None and "ratios" in self.model_fields_set:
             raise ValueError("ratios are those of prefill and decode engines")
         return self
+
+
+class TodaysFleet(EngineLayout):
+    """The fleet that serves today, to set beside the plan's."""
+
+    tensor_parallel_size: Size = 1
+    pipeline_parallel_size: Size = 1
+    data_parallel_size: Size = 1
+    replicas: Count = Field(description="engines, each with the whole model")
+    options: dict[str, Any] = Field(
+        {}, description="scenario fields by their dotted paths, where they differ from `scenario`"
+    )
 
 
 class Range(Section):
@@ -168,6 +208,9 @@ class PlanFile(Section):
         description="what all candidates share: a scenario file, or its fields here"
     )
     demand: Demand = Demand()
+    fleet: TodaysFleet | None = Field(
+        None, description="today's: whether it serves today's load, and the planned one"
+    )
     targets: list[Target] = Field(min_length=1, description="all of them must be met")
     gpus: list[GpuOffer] = Field(min_length=1)
     layouts: list[LayoutChoice] = Field(
@@ -208,6 +251,10 @@ class PlanFile(Section):
             for layout in (choice, choice.prefill, choice.decode):
                 if layout is not None and layout.gpu not in (None, *names):
                     raise ValueError(f"layouts: {layout.gpu} is none of gpus: {', '.join(names)}")
+        if self.fleet is not None and self.fleet.gpu not in names:
+            if self.fleet.gpu is None and len(names) == 1:
+                return self
+            raise ValueError(f"fleet: gpu must be one of gpus, for its price: {', '.join(names)}")
         return self
 
     @model_validator(mode="after")

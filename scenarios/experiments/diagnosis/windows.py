@@ -72,7 +72,8 @@ def verdicts(measured: Float64, expected: Float64) -> list[tuple[str, float | No
     ``expected``, the replay times its bias (None: it is as usual)."""
     at_ease = usual(measured)
     base = float(np.nanmedian(measured))
-    base_expected = float(np.nanmedian(expected[at_ease])) if at_ease.any() else base
+    known = expected[at_ease & np.isfinite(expected)]
+    base_expected = float(np.median(known)) if len(known) else base
     found: list[tuple[str, float | None]] = []
     for was, should in zip(measured, expected, strict=True):
         if not was > max(RAISED * base, base + _LEAST_S):

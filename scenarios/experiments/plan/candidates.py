@@ -178,6 +178,22 @@ def candidates(asked: Asked) -> list[Candidate]:
     return [found[name] for name in sorted(found)]
 
 
+def todays_fleet(asked: Asked) -> Candidate | None:
+    """Return today's fleet as a candidate, whose units are its replicas; None: the plan has none.
+
+    Raises `ScenarioError` like `candidate_of`.
+    """
+    fleet = asked.plan.fleet
+    if fleet is None:
+        return None
+    gpu = fleet.gpu or asked.plan.gpus[0].gpu
+    sizes = next(_sizes(fleet))
+    settings = {"hardware.gpu": gpu, "pools": []}
+    settings |= {f"engine.{key}": value for key, value in sizes.items()}
+    text = _layout_text(sizes)
+    return candidate_of(asked, Hardware(text, gpu, settings, f"today: {gpu} {text}"), fleet.options)
+
+
 def option_fields(asked: Asked) -> list[str]:
     """Return the scenario fields that are options, in order.
 

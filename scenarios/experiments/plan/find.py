@@ -21,6 +21,7 @@ from scenarios.experiments.plan.question import Question, ask
 from scenarios.experiments.plan.rows import candidate_row, finalist_row, fleet_row, fleet_rows
 from scenarios.experiments.plan.sampling import Sampled, sample, space_of
 from scenarios.experiments.plan.search import Outcome, Search, rank_key
+from scenarios.experiments.plan.standing import feature_rows, growth_rows, today_row
 from scenarios.experiments.plan.targets import check_targets, with_slo
 from scenarios.files.dump import given_text
 from scenarios.run.execution.workers import Workers
@@ -148,6 +149,9 @@ def content(
         "question": _asked(asked, question),
         "counts": _counts(search, question),
         "ranked": rows,
+        "today": today_row(asked, question, judge),
+        "growth": growth_rows(asked.plan.demand, question, rows),
+        "features": feature_rows(search, question),
         "candidates": [candidate_row(one, judge, question) for one in _by_rank(outcomes)],
         "fleets": fleet_rows(search, judge, question),
         "relaxed": None if relaxed is None else _relaxed_row(relaxed, question, judge),
@@ -178,7 +182,7 @@ def _asked(asked: Asked, question: Question) -> dict[str, Any]:
     return {
         "unit": question.plan.variable.unit,
         "now": question.now,
-        "growth_per_year": demand.growth_per_year,
+        "growth_per_year": demand.yearly_growth,
         "years": demand.years,
         "peak": demand.peak,
         "level": question.level,

@@ -60,7 +60,7 @@ def ask(plan: PlanFile, candidate: Candidate) -> Question:
             f"demand.now: the workload does not say how many {variable.unit} there are; give them"
         )
     demand = plan.demand
-    level = now * (1 + demand.growth_per_year) ** demand.years * demand.peak
+    level = demand.level(now, demand.years)
     level = float(max(round(level), 1)) if variable.closed_loop else float(f"{level:.4g}")
     fixed = is_fixed(scenario)
     targets = tuple(plan.targets)

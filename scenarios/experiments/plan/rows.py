@@ -15,7 +15,7 @@ from scenarios.experiments.plan.search import Outcome, Search
 from scenarios.schema.plan import Target
 from sim.accounts import TIME_ACCOUNTS
 
-_HOURS_A_MONTH = 730
+HOURS_A_MONTH = 730
 
 
 def fleet_row(candidate: Candidate, units: int, *, spare: int = 0) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def fleet_row(candidate: Candidate, units: int, *, spare: int = 0) -> dict[str, 
         "options": dict(candidate.options),
         "gpus": sum(candidate.gpus_by_name(units, spare=spare).values()),
         "usd_per_h": usd,
-        "usd_per_month": usd * _HOURS_A_MONTH,
+        "usd_per_month": usd * HOURS_A_MONTH,
     }
 
 
@@ -115,6 +115,7 @@ def candidate_row(outcome: Outcome, judge: Judge, question: Question) -> dict[st
         "name": candidate.name,
         "stage": outcome.stage,
         "why": outcome.why,
+        "options": dict(candidate.options),
         "unit": "set" if candidate.is_split else "replica",
         "unit_gpus": candidate.gpus,
         "units": outcome.units,
