@@ -84,7 +84,7 @@ def diagnose(
     found = verdicts(measured, replayed * bias)
     bad = [n for n, (word, _) in enumerate(found) if word != QUIET]
     unexplained = [n for n in bad if found[n][0] not in (TRAFFIC, PARTLY)]
-    content = {
+    content: dict[str, Any] = {
         "kind": "diagnosis",
         "run": run.name,
         "tool": run.tool,
