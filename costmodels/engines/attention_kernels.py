@@ -16,6 +16,7 @@ from costmodels.engines.expert_kernels import covers, version_key
 from costmodels.engines.profile import EngineProfile
 from costmodels.hardware.gpus import GpuSpec, load_gpu
 from costmodels.layouts.shard import RankShard
+from costmodels.models.layers.compressed import CompressedMqa
 from costmodels.models.layers.dsa import Dsa
 from costmodels.models.layers.gqa import softmax_attention
 from costmodels.models.layers.mla import SERVED_FP8
@@ -113,7 +114,21 @@ def _kernel(
         kernel = replace(kernel, prefill_flop_per_s=l2_bytes_per_s * row["tile_rows"])
     if isinstance(mixer, Dsa):
         return _sparse(kernel, row, mixer, shard, gpu, profile)
+    if isinstance(mixer, CompressedMqa):
+        return _compressed(kernel, row, mixer, gpu)
     return kernel
+
+
+def _compressed(
+    kernel: AttentionKernel, row: Mapping[str, Any], mixer: CompressedMqa, gpu: GpuSpec
+) -> AttentionKernel:
+    multiple = row["query_heads"]
+    return replace(
+        kernel,
+        served=replace(mixer, heads=-(-mixer.heads // multiple) * multiple),
+        prefill_flop_per_s=_rate("prefill", gpu),
+        decode_flop_per_s=_rate("decode", gpu),
+    )
 
 
 def _sparse(
