@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import re
 import sys
@@ -12,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from scenarios.files.trusted import trusted_file
 from scenarios.schema import Scenario
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -61,15 +61,10 @@ def path_content(path: Path) -> str | None:
 
 
 def _of_module(module: str, attribute: str) -> list[str]:
-    try:
-        found = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        found = None
-    here = Path.cwd() / f"{module}.py"
-    origin = Path(found.origin) if found is not None and found.origin else here
-    if origin.is_relative_to(CHECKOUT) or not origin.is_file():
+    file = trusted_file(module)
+    if file is None:  # built in, declared by an installed distribution, or refused
         return [module, attribute]
-    return [_folder_content(origin.parent, "*.py"), origin.name, attribute]
+    return [_folder_content(file.parent, "*.py"), file.name, attribute]
 
 
 def _folder_content(folder: Path, pattern: str) -> str:

@@ -27,6 +27,8 @@ from tests.scenarios.experiments.sweep.samples import (
     write_sweep_file,
 )
 
+pytestmark = pytest.mark.usefixtures("trusts_tmp_path")
+
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
