@@ -27,6 +27,7 @@ from scenarios.files.trusted import is_trusted, trusted_file, trusted_folders
 from scenarios.schema.fields import Policy
 from sim.engine.view import Scheduler
 from sim.errors import ScenarioError
+from sim.paths import is_file
 from sim.protocols import Eviction, Router, RoutingContext, ServiceView
 
 _ENTRY_POINTS = "fleetcast.policies"
@@ -87,7 +88,7 @@ def _policy_of_user(target: str, kind: str) -> Any:
 def _untrusted(target: str, module_name: str, kind: str) -> str:
     """Say why a policy is refused, and what makes it run."""
     file = Path(module_name if module_name.endswith(".py") else f"{module_name}.py")
-    if file.is_file():
+    if is_file(file):
         return (
             f"{kind} {target!r} is code: a scenario runs none unless you say so; "
             f"add --plugins {file.parent} if you trust that folder"

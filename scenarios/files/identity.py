@@ -13,6 +13,7 @@ from typing import Any
 
 from scenarios.files.trusted import trusted_file
 from scenarios.schema import Scenario
+from sim.paths import is_file, is_folder
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -40,7 +41,7 @@ def _content_of_text(text: str) -> Any:
     if "/" not in text and "." not in text and ":" not in text:
         return text  # a name, not a path
     module, colon, attribute = text.rpartition(":")
-    if colon and module.endswith(".py") and Path(module).is_file():
+    if colon and module.endswith(".py") and is_file(Path(module)):
         return [_folder_content(Path(module).parent, "*.py"), Path(module).name, attribute]
     if _MODULE.fullmatch(text):
         return _of_module(module, attribute)
@@ -51,7 +52,7 @@ def _content_of_text(text: str) -> Any:
 
 def path_content(path: Path) -> str | None:
     """Return the hash of a file, or of a folder's files; None if there is neither."""
-    if path.is_dir():
+    if is_folder(path):
         return _folder_content(path, "**/*")
     try:
         stat = path.stat()
@@ -70,7 +71,7 @@ def _of_module(module: str, attribute: str) -> list[str]:
 def _folder_content(folder: Path, pattern: str) -> str:
     parts: list[Any] = []
     for file in sorted(folder.glob(pattern)):
-        if not file.is_file():
+        if not is_file(file):
             continue
         stat = file.stat()
         is_large = stat.st_size > _LARGE_BYTES
@@ -122,7 +123,7 @@ def code_address() -> str:
         # Shipped scenarios do not count: a scenario's own content is hashed already.
         kinds = _CODE if package == "scenarios" else _DATA
         for path in sorted((CHECKOUT / package).rglob("*")):
-            if path.suffix in kinds and path.is_file():
+            if path.suffix in kinds and is_file(path):
                 digest.update(str(path.relative_to(CHECKOUT)).encode())
                 digest.update(path.read_bytes())
     return digest.hexdigest()

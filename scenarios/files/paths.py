@@ -6,6 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sim.paths import is_file, is_folder
+
 _LENGTHS = ("input_tokens", "output_tokens")
 _POLICIES = (
     ("engine", "scheduler"),
@@ -47,7 +49,7 @@ def anchored_policy(name: str, folder: Path) -> str:
     if not colon or not module:
         return name
     file = folder / (module if module.endswith(".py") else f"{module}.py")
-    return f"{file}:{attribute}" if file.is_file() else name
+    return f"{file}:{attribute}" if is_file(file) else name
 
 
 def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
@@ -100,7 +102,7 @@ def _policy(policies: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
 
 
 def _is_config(model: str, folder: Path) -> bool:
-    return model.endswith(".json") or (folder / model / "config.json").is_file()
+    return model.endswith(".json") or is_file(folder / model / "config.json")
 
 
 def is_gpu_file(gpu: Any) -> bool:
@@ -135,11 +137,12 @@ def _pools(values: dict[str, Any]) -> list[dict[str, Any]]:
     """Return everything with sections of hardware and engine: the scenario, and each of its
     pools."""
     pools = values.get("pools")
-    return [values, *(one for one in pools or () if isinstance(one, dict))]
+    listed = pools if isinstance(pools, list) else []
+    return [values, *(one for one in listed if isinstance(one, dict))]
 
 
 def _is_tables(source: str, folder: Path) -> bool:
-    return source.endswith(".parquet") or "/" in source or (folder / source).is_dir()
+    return source.endswith(".parquet") or "/" in source or is_folder(folder / source)
 
 
 def _files(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:

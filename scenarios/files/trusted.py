@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sim.errors import ScenarioError
+from sim.paths import is_file, is_folder
 
 PLUGINS = "FLEETCAST_PLUGINS"
 """Environment variable with the trusted folders, which the processes of a search inherit."""
@@ -25,7 +26,7 @@ def trust_plugins(folders: Iterable[Path]) -> None:
     """
     known = [str(folder) for folder in trusted_folders()]
     for folder in folders:
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise ScenarioError(f"--plugins: {folder} is not a folder")
         known.append(str(folder.resolve()))
     os.environ[PLUGINS] = os.pathsep.join(dict.fromkeys(known))
@@ -41,11 +42,11 @@ def trusted_file(module_name: str) -> Path | None:
     """Return the file of a module in a trusted folder; None if none has it."""
     if module_name.endswith(".py"):
         file = Path(module_name).resolve()
-        return file if file.is_file() and is_trusted(file) else None
+        return file if is_file(file) and is_trusted(file) else None
     inside = Path(*module_name.split("."))
     places = [folder / inside for folder in trusted_folders()]
     files = [one for at in places for one in (at.with_suffix(".py"), at / "__init__.py")]
-    return next((file.resolve() for file in files if file.is_file() and is_trusted(file)), None)
+    return next((file.resolve() for file in files if is_file(file) and is_trusted(file)), None)
 
 
 def is_trusted(file: str | Path) -> bool:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sim.arrays import Int64
 from sim.errors import TraceError, shown
+from sim.paths import is_file
 from sim.request_table import PrefixChains
 from workloads.chains import chain_offsets
 from workloads.readers.csv_table import Column, CsvTable, read_csv, require, time_ns, whole
@@ -105,7 +106,7 @@ def _sharing_note(path: Path) -> str:
     note = "prompts share nothing across sessions: the trace's block ids are per session"
     stem = path.name.removesuffix(".gz").removesuffix(".csv")
     beside = (path.with_name(f"{stem}_sessions.csv{ending}") for ending in (".gz", ""))
-    sessions = next((file for file in beside if file.exists()), None)
+    sessions = next((file for file in beside if is_file(file)), None)
     if sessions is None:
         return note
     values = read_csv(sessions, _fixed_part_columns, skip_bad_rows=True).values
