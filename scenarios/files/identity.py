@@ -46,8 +46,14 @@ def _content_of_text(text: str) -> Any:
     if _MODULE.fullmatch(text):
         return _of_module(module, attribute)
     parts = [part.strip() for part in text.split(",")]
-    found = [path_content(Path(part)) for part in parts]
+    found = [path_content(file) for part in parts for file in _files_of(Path(part))]
     return text if None in found else found
+
+
+def _files_of(path: Path) -> list[Path]:
+    from workloads.readers.detect import files_of
+
+    return files_of(path) if is_file(path) else [path]
 
 
 def path_content(path: Path) -> str | None:

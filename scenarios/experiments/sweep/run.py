@@ -30,7 +30,7 @@ from scenarios.run.progress import Progress
 from scenarios.run.result import RunResult
 from scenarios.run.result_folder import json_text, make_folder, write_files
 from scenarios.run.simulate import simulate
-from sim.errors import FleetcastError, ScenarioError
+from sim.errors import FleetcastError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,7 +123,7 @@ def _run_all(
         if isinstance(outcome, WorkerLostError):
             outcome = Result(key=point.address, status="lost", error=str(outcome))
         if runs is not None and outcome.files is not None:
-            _write_folder(runs / outcome.key, outcome.files)
+            write_files(runs / outcome.key, outcome.files)
         result = replace(outcome, files=None)
         results.add(result)
         check(result)
@@ -169,17 +169,8 @@ def run_one(point: Point, *, keep: bool) -> Result:
 def _folder_of(result: RunResult) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         result.write(folder)
-        return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
-
-
-def _write_folder(folder: Path, files: dict[str, bytes]) -> None:
-    """Write a result folder, its summary last, which marks the folder as complete."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in sorted(files, key=lambda name: name == "summary.json"):
-            (folder / name).write_bytes(files[name])
-    except OSError as error:
-        raise ScenarioError(f"cannot write {folder}: {error.strerror}") from None
+        paths = sorted(Path(folder).iterdir(), key=lambda path: path.name == "summary.json")
+        return {path.name: path.read_bytes() for path in paths}
 
 
 def _write(sweep: Sweep, grid: Grid, results: Results, folder: Path, spent: Spent | None) -> Swept:
