@@ -32,8 +32,8 @@ def replaced(folder: Path, marker: str, *, stale: Collection[str] = ()) -> Itera
     """Give an empty folder to write in, whose files then take the places of those in ``folder``.
 
     ``marker`` comes last and marks the folder as complete; it and the ``stale`` files are taken
-    away first, so that parts of two results never stand together as one. If the block fails, the folder
-    stays as it was. Raises `ScenarioError` if it cannot be written.
+    away first, so that parts of two results never stand together as one. If the block fails, the
+    folder stays as it was. Raises `ScenarioError` if it cannot be written.
     """
     make_folder(folder)
     try:
