@@ -55,13 +55,15 @@ def read_user_text(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read ({error.strerror or error})") from None
+        raise ScenarioError(f"{path}: {error.strerror or error}") from None
     if len(content) > MOST_BYTES:
-        raise ScenarioError(f"{path}: longer than {MOST_BYTES >> 20} MiB, which no such file is")
+        raise ScenarioError(
+            f"{path}: it is longer than {MOST_BYTES >> 20} MiB, which no such file is"
+        )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ScenarioError(f"{path}: not a text file in UTF-8") from None
+        raise ScenarioError(f"{path}: it is not a text file (UTF-8)") from None
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

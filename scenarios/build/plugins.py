@@ -77,10 +77,10 @@ def _policy_of_user(target: str, kind: str) -> Any:
     found = getattr(module, attribute)
     origin = sys.modules.get(getattr(found, "__module__", None) or module.__name__)
     origin_file = getattr(origin, "__file__", None)  # none of what is built into Python
-    if origin_file is None or not is_trusted(origin_file):
+    if isinstance(found, ModuleType) or origin_file is None or not is_trusted(origin_file):
         raise ScenarioError(
-            f"{target!r} is not defined in {module_name!r}, which only imports it from "
-            f"{found.__module__!r}: a {kind} must be written in a folder of --plugins"
+            f"{target!r} is not defined in {module_name!r}, which only imports it: a {kind} must "
+            "be written in a folder of --plugins"
         )
     return found
 

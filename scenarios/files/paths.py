@@ -3,6 +3,7 @@ hold."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,18 @@ def anchored_policy(name: str, folder: Path) -> str:
 def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     """Rewrite the paths in scenario values so that they hold wherever they are read.
 
-    They become absolute; or, for a scenario to be saved in ``folder``, relative to it for files in
-    it.
+    They become absolute; or, for a scenario to be saved in ``folder``, relative to it. A file in
+    the user's home, seen from outside, is left with its base name: what is shared names no user.
     """
 
     def moved(path: str) -> str:
         absolute = Path(path).absolute()
-        if folder is not None and absolute.is_relative_to(folder.absolute()):
-            return str(absolute.relative_to(folder.absolute()))
-        return str(absolute)
+        if folder is None:
+            return str(absolute)
+        home, here = Path.home(), folder.absolute()
+        if absolute.is_relative_to(home) and not here.is_relative_to(home):
+            return absolute.name
+        return os.path.relpath(absolute, here)
 
     for holder, key in _files(values):
         holder[key] = moved(holder[key])

@@ -66,18 +66,21 @@ class RunResult:
                 return value
         raise KeyError(f"no figure {name} {statistic}")
 
-    def write(self, folder: str | Path) -> Path:
+    def write(self, folder: str | Path, *, lies_in: Path | None = None) -> Path:
         """Write summary.json, the tables as parquet and the resolved scenario; return the folder.
 
-        The summary has the hashes of the other files. Raises `ScenarioError` if the folder cannot
-        be written; what it held before is then still there.
+        ``lies_in`` is where the folder will lie if it is moved later: the scenario's paths are seen
+        from there. The summary has the hashes of the other files. Raises `ScenarioError` if the
+        folder cannot be written; what it held before is then still there.
         """
         target = Path(folder)
         # Import pandas only when a folder is written.
         from scenarios.run.frames import preemptions_frame, step_times_frame
 
         with replaced(target, "summary.json", stale=("report.html",)) as part:
-            (part / "scenario.yaml").write_text(dump_scenario(self.scenario), encoding="utf-8")
+            (part / "scenario.yaml").write_text(
+                dump_scenario(self.scenario, lies_in or target), encoding="utf-8"
+            )
             self.requests.to_parquet(part / "requests.parquet", index=False)
             self.steps.to_parquet(part / "steps.parquet", index=False)
             preemptions_frame(self.log).to_parquet(part / "preemptions.parquet", index=False)

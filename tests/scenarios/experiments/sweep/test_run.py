@@ -273,7 +273,7 @@ def test_a_worker_with_other_code_is_refused(
     grid = make_grid(read_sweep(write_sweep_file(tmp_path, RATES)))
     monkeypatch.setattr("scenarios.files.identity.code_address", lambda: "of another version")
     with pytest.raises(ScenarioError, match="another fleetcast"):
-        sweep_run.run_one(grid.points[0], keep=False)
+        sweep_run.run_one(grid.points[0], keep=None)
 
 
 def test_sweep_yaml_of_the_folder_is_the_file(tmp_path: Path) -> None:
