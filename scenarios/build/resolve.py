@@ -67,7 +67,7 @@ def resolve(
         max_num_seqs=seqs,
         offload=offload_of(scenario, gpu),
         methods=methods,
-        notes=(*_name_notes(scenario), *notes, *host_notes(options)),
+        notes=(*model.notes, *_name_notes(scenario), *notes, *host_notes(options)),
         added=features.added(scenario, model, gpu, layout),
     )
 

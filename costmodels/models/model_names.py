@@ -1,0 +1,266 @@
+"""Reads ids of models that the table does not have: quantized variants, fine-tunes, local folders.
+
+A name is its words, split at separators and before the digits of a family (``qwen3`` is ``qwen``
+and ``3``). The words of a known id without its stage (``instruct``, ``base``) are its stem. An
+unknown name has the shape of the known one with the longest stem among its words.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from costmodels.datafile import read_data
+from costmodels.models.published import BUILT_IN, checkpoints, stored_form
+from sim.errors import ScenarioError
+
+Words = tuple[str, ...]
+
+_BRANDS = frozenset({"meta", "nvidia"})
+# Stages of training and packaging, which leave the shape as it is.
+_STAGES = frozenset(
+    (
+        *("instruct", "instruction", "tuned", "it", "chat", "base", "pt", "hf", "sft", "dpo", "rl"),
+        *("thinking", "think", "reasoning", "preview", "latest", "original", "merged", "text"),
+        *("only", "mtp", "qat", "ct", "exp", "abliterated", "uncensored", "heretic", "terminus"),
+    )
+)
+# Words of models of another shape or kind than the family and size beside them.
+_OTHERS = frozenset(
+    (
+        *("vl", "vision", "omni", "audio", "asr", "tts", "ocr", "image", "video", "speech"),
+        *("embed", "embedding", "embeddings", "rerank", "reranker", "reward", "rm", "prm"),
+        *("eagle", "eagle3", "draft", "drafter", "dflash", "speculator", "medusa", "hydra", "lora"),
+        *("adapter", "classifier", "mini", "nano", "tiny", "small", "medium", "large", "lite"),
+        *("air", "flash", "next", "super", "ultra", "max", "plus", "scout", "maverick", "edge"),
+        *("pruned", "minitron", "reap", "moe", "diffusion", "llava", "mamba", "random"),
+    )
+)
+_SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bt]|\d{2,3}m|\d+x\d+(?:\.\d+)?b|\d+e")
+_VERSION = re.compile(r"v\d+(?:\.\d+)*|\d{3,8}|r\d+|\d+[km]")
+_SNAPSHOT = re.compile(r"models--([^/]+?)--([^/]+)")
+_FAMILY_DIGITS = re.compile(r"([a-z]{3,})(\d.*)")
+
+
+class Understood(NamedTuple):
+    """What an id says of a model that the table does not have."""
+
+    model_id: str
+    """The known checkpoint of the same shape."""
+    form: str | None
+    """How the weights are stored, as a form of ``stored_forms.yaml``; None: as of ``model_id``."""
+    note: str
+    """Sentence on what was assumed."""
+
+
+def find_checkpoint(name: str) -> str | None:
+    """Return the known id that a name spells out: the id, its last part, or an alias; case does
+    not matter."""
+    return _spellings().get(name.casefold())
+
+
+def understand(name: str) -> Understood:
+    """Return what a name says. Raises `ScenarioError` with names of the same family and size if it
+    does not say the shape, and for formats that are not modelled."""
+    org, tail = _split(name)
+    form, about, rest = _form(org, tail)
+    model_id = find_checkpoint(f"{org}/{rest}") or find_checkpoint(rest)
+    words = words_of(rest)
+    leftover: Words = ()
+    if model_id is None:
+        found = _shape(words)
+        if found is None:
+            raise ScenarioError(_unknown(name, words))
+        model_id, leftover = found
+    if name.count("/") != 1:  # a local folder, whose files are most likely the publisher's own
+        form, about, _ = _form(model_id.partition("/")[0], tail)
+    note = f"{name} is taken to have the shape of {model_id}"
+    if not all(map(_is_neutral, leftover)):
+        note += " as a fine-tune of it"
+    if form is not None:
+        note += f", with weights in {stored_form(form)['said']}{f' ({about})' if about else ''}"
+    return Understood(model_id, form, f"{note}: its name says so, no config.json was read")
+
+
+def form_in_name(name: str) -> str | None:
+    """Return the form of ``stored_forms.yaml`` that a name says its weights are in; None if it
+    does not say."""
+    try:
+        return _form(*_split(name))[0]
+    except ScenarioError:
+        return None
+
+
+def words_of(name: str) -> Words:
+    """Return the words of a name without its publisher, in lower case."""
+    text = re.sub(r"(?<=\d)_(?=\d)", ".", name.casefold())
+    words: list[str] = []
+    for part in re.split(r"[^a-z0-9.]+", text):
+        bare = part.strip(".")
+        digits = _FAMILY_DIGITS.fullmatch(bare)
+        words += [digits[1], digits[2]] if digits else [bare]
+    return tuple(word for word in words if word and word not in _BRANDS)
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Return a name's publisher and last part; a folder of the hub's cache has both."""
+    snapshot = _SNAPSHOT.search(name)
+    if snapshot is not None:
+        return snapshot[1], snapshot[2]
+    path, _, kind = name.partition(":")  # a GGUF repository names its file after a colon
+    parts = PurePosixPath(path.rstrip("/")).parts or (name,)
+    org = parts[-2] if len(parts) > 1 else ""
+    return org, f"{parts[-1]}-{kind}" if kind else parts[-1]
+
+
+def _form(org: str, tail: str) -> tuple[str | None, str, str]:
+    """Return the form that the end of a name says, a remark on it, and the name without it.
+
+    Raises `ScenarioError` for a format that is not modelled.
+    """
+    plain = re.sub(r"[-_ ]+", "-", tail.casefold()).removesuffix(".gguf")
+    form, about, rest = None, "", plain
+    for rule in read_data("models/stored_forms.yaml")["rules"]:
+        if "orgs" in rule and org.casefold() not in rule["orgs"]:
+            continue
+        if "ids" in rule and rule["ids"] not in plain:
+            continue
+        found = re.search(rf"(?:^|[-.])({rule['pattern']})(?=$|[-.])", rest)
+        if found is None:
+            continue
+        if "refused" in rule and form is None:
+            raise ScenarioError(
+                f"unknown model {tail!r}: {found[1]} in its name: {rule['refused']}; name a "
+                "checkpoint in fp8, AWQ, GPTQ, NVFP4 or 16 bits, or set engine.quantization"
+            )
+        # A second match says the same in other words: -W4A16-AutoRound, -GGUF-Q4_K_M.
+        rest = f"{rest[: found.start()]}{rest[found.end() :]}"
+        if form is None:
+            form, about = rule["form"], rule.get("note", "")
+    if form is None:
+        return None, "", tail
+    return form, about, re.sub(r"-(quantized|dynamic)\b", "", rest)
+
+
+@cache
+def _spellings() -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for model_id, row in checkpoints().items():
+        for spelling in (model_id, model_id.rpartition("/")[2], *row.aliases):
+            found.setdefault(spelling.casefold(), model_id)
+    return found
+
+
+@cache
+def _stems() -> Mapping[Words, str]:
+    """Return the known ids by stem; one without its version, too, if a size is left."""
+    found: dict[Words, str] = {}
+    for model_id, row in checkpoints().items():
+        for spelling in (model_id.rpartition("/")[2], *(a.rpartition("/")[2] for a in row.aliases)):
+            found.setdefault(_stem(words_of(spelling)), model_id)
+    for stem, model_id in list(found.items()):
+        if _VERSION.fullmatch(stem[-1]) and any(map(_is_size, stem)):
+            found.setdefault(stem[:-1], model_id)
+    return found
+
+
+def _stem(words: Words) -> Words:
+    stem = tuple(word for word in words if word not in _STAGES)
+    return stem or words
+
+
+def _shape(words: Words) -> tuple[str, Words] | None:
+    """Return the known id with the longest stem among the words, and the words beside it."""
+    best: tuple[int, str, Words] | None = None
+    for stem, model_id in _stems().items():
+        leftover = _beside(words, stem)
+        if leftover is not None and (best is None or len(stem) > best[0]):
+            best = (len(stem), model_id, leftover)
+    return None if best is None else best[1:]
+
+
+def _beside(words: Words, stem: Words) -> Words | None:
+    """Return the words beside a stem, if it may describe them: in one piece, or its family in one
+    and its size in another; None if not."""
+    cut = next((n for n, word in enumerate(stem) if _is_size(word)), len(stem))
+    pieces = [piece for piece in (stem[:cut], stem[cut:]) if piece]
+    rest = words
+    for piece in pieces:
+        place = _place(rest, piece)
+        if place is None:
+            return None
+        rest = rest[:place] + rest[place + len(piece) :]
+    has_size = cut < len(stem)
+    fits = not any(word in _OTHERS or _is_size(word) for word in rest)
+    if not has_size or len(pieces) < 2:
+        fits = fits and all(map(_is_neutral, rest))
+    return rest if fits else None
+
+
+def _place(words: Sequence[str], piece: Sequence[str]) -> int | None:
+    places = range(len(words) - len(piece) + 1)
+    return next((n for n in places if tuple(words[n : n + len(piece)]) == tuple(piece)), None)
+
+
+def _is_size(word: str) -> bool:
+    return _SIZE.fullmatch(word) is not None
+
+
+def _is_neutral(word: str) -> bool:
+    return word in _STAGES or _VERSION.fullmatch(word) is not None
+
+
+_MOST_NEAR = 4
+_NEAR_SIZE = 1.5
+
+
+def _unknown(name: str, words: Words) -> str:
+    """Return the message for a name whose shape is not known: near names are of its family, and
+    of its size where it has one."""
+    families = {stem[0] for stem in _stems()}
+    named = [word for word in words if word in families] or difflib.get_close_matches(
+        next(iter(words), ""), families, n=1, cutoff=0.75
+    )
+    size = _billions(words)
+    ranked = []
+    for order, (stem, model_id) in enumerate(_stems().items()):
+        own = _billions(stem)
+        if stem[0] not in named or not _is_near(size, own):
+            continue
+        apart = abs(math.log(own / size)) if size and own else 0.0
+        unlike = len(set(stem) - set(words)) - len(set(stem) & set(words))
+        ranked.append((unlike, apart, order, model_id))
+    near = list(dict.fromkeys(model_id for *_, model_id in sorted(ranked)))[:_MOST_NEAR]
+    if near:
+        hint = f"did you mean {', '.join(near)}?"
+    elif named:
+        hint = f"no {named[0]} model of that size is known"
+    else:
+        built_in = {words_of(one.rpartition("/")[2])[0] for one in read_data(BUILT_IN)["models"]}
+        hint = f"known: models of {', '.join(sorted(built_in))}"
+    other = [word for word in words if word in _OTHERS]
+    kind = f" ({other[0]!r} says another shape or kind)" if other and near else ""
+    return f"unknown model {name!r}; {hint}{kind}"
+
+
+def _is_near(size: float | None, other: float | None) -> bool:
+    if size is None:
+        return True
+    return other is not None and 1 / _NEAR_SIZE < other / size < _NEAR_SIZE
+
+
+def _billions(words: Words) -> float | None:
+    """Return the parameters in billions that the words say, all experts together."""
+    for word in words:
+        if not _is_size(word) or word[0] == "a" or word.endswith("e"):
+            continue
+        number = word.lstrip("e").rstrip("bmt")
+        times, _, each = number.partition("x")
+        count = float(times) * float(each) if each else float(times)
+        return count * {"b": 1.0, "t": 1000.0, "m": 0.001}[word[-1]]
+    return None
