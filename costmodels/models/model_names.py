@@ -27,7 +27,18 @@ _STAGES = frozenset(
     (
         *("instruct", "instruction", "tuned", "it", "chat", "base", "pt", "hf", "sft", "dpo", "rl"),
         *("thinking", "think", "reasoning", "preview", "latest", "original", "merged", "text"),
-        *("only", "mtp", "qat", "ct", "exp", "abliterated", "uncensored", "heretic", "terminus"),
+        *(
+            "only",
+            "mtp",
+            "qat",
+            "ct",
+            "exp",
+            "abliterated",
+            "uncensored",
+            "heretic",
+            "terminus",
+            "floatmtp",
+        ),
     )
 )
 # Words of models of another shape or kind than the family and size beside them.
@@ -38,7 +49,17 @@ _OTHERS = frozenset(
         *("eagle", "eagle3", "draft", "drafter", "dflash", "speculator", "medusa", "hydra", "lora"),
         *("adapter", "classifier", "mini", "nano", "tiny", "small", "medium", "large", "lite"),
         *("air", "flash", "next", "super", "ultra", "max", "plus", "scout", "maverick", "edge"),
-        *("pruned", "minitron", "reap", "moe", "diffusion", "llava", "mamba", "random"),
+        *(
+            "pruned",
+            "minitron",
+            "reap",
+            "moe",
+            "assistant",
+            "diffusion",
+            "llava",
+            "mamba",
+            "random",
+        ),
     )
 )
 _SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bt]|\d{2,3}m|\d+x\d+(?:\.\d+)?b|\d+e")
@@ -229,7 +250,7 @@ def _unknown(name: str, words: Words) -> str:
     size = _billions(words)
     ranked = []
     for order, (stem, model_id) in enumerate(_stems().items()):
-        own = _billions(stem)
+        own = checkpoints()[model_id].billions or _billions(stem)
         if stem[0] not in named or not _is_near(size, own):
             continue
         apart = abs(math.log(own / size)) if size and own else 0.0
