@@ -153,6 +153,8 @@ def _model(words: list[str]) -> str:
 
 
 def _off_by_one(one: str, two: str) -> bool:
+    if abs(len(one) - len(two)) == 1 and (one.startswith(two) or two.startswith(one)):
+        return True
     if re.sub(r"\d", "", one) != re.sub(r"\d", "", two):
         return False
     unlike = sum(a != b for a, b in zip(one, two, strict=False))
