@@ -111,7 +111,7 @@ def test_nothing_is_assumed_of_a_listed_id(name: str) -> None:
         "meta-llama/Llama-3.2-11B-Vision-Instruct",
         "nvidia/Llama-3.1-Nemotron-Nano-4B-v1.1",
         "zai-org/GLM-5.3-Flash",
-        "deepseek-ai/DeepSeek-OCR",
+        "zai-org/GLM-OCR",
         "lmsys/llava-llama-3-8b",
     ],
 )
