@@ -11,7 +11,7 @@ from costmodels.models.catalog import load_model, model_names
 from costmodels.models.published import BUILT_IN, FOLDER, checkpoints, in_form, stored_form
 from costmodels.models.quantization import load_method
 
-_SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[Bb](?![a-z0-9])")
+_SIZE = re.compile(r"(?<![A-Za-z0-9._])(\d+(?:\.\d+)?)[Bb](?![a-z0-9])")
 # The number in the name is that of active parameters.
 _ACTIVE = ("Llama-4", "OLMoE")
 TABLED = {name: row for name, row in checkpoints().items() if row.billions is not None}
@@ -44,7 +44,7 @@ def test_published_counts_agree_with_the_names() -> None:
             assert 0.45 * named < stated < 1.2 * named, model_id  # towers are in the name's number
             continue
         # Names round down: Qwen2.5-7B has 7.6 billion, gemma-7b 8.5, gemma-2-2b 2.6.
-        assert 0.93 * named < stated < 1.2 * named + 0.35, model_id
+        assert 0.92 * named < stated < 1.2 * named + 0.35, model_id
         compared += 1
     assert compared > 250
 
