@@ -48,13 +48,15 @@ def _by_name(name: str) -> ModelSpec:
         found = understand(name)
     except ScenarioError as error:
         raise ScenarioError(f"{error}\n{_way_round(name)}") from None
-    return replace(_published(found.model_id, found.form), name=name, notes=(found.note,))
+    known = _published(found.model_id, found.form)
+    return replace(known, name=name, notes=(found.note, *known.notes))
 
 
 def _published(model_id: str, form: str | None = None) -> ModelSpec:
     row = checkpoints()[model_id]
     config = row.config if form is None else in_form(row.config, form)
-    return read_hf_config(config, name=model_id, confidence=row.confidence, source=row.source)
+    model = read_hf_config(config, name=model_id, confidence=row.confidence, source=row.source)
+    return replace(model, notes=(f"{model_id}: {row.caveat}",) if row.caveat else ())
 
 
 def _way_round(name: str) -> str:

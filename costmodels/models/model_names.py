@@ -90,17 +90,18 @@ def understand(name: str) -> Understood:
     does not say the shape, and for formats that are not modelled."""
     org, tail = _split(name)
     form, about, rest = _form(org, tail)
-    model_id = find_checkpoint(f"{org}/{rest}") or find_checkpoint(rest)
+    known = _written().get(f"{org}/{rest}".casefold()) or _written().get(rest.casefold())
     words = words_of(rest)
     leftover: Words = ()
-    if model_id is None:
+    if known is None:
         found = _shape(words)
         if found is None:
             raise ScenarioError(_unknown(name, words))
-        model_id, leftover = found
+        known, leftover = found
+    model_id = _spellings()[known.casefold()]
     if name.count("/") != 1:  # a local folder, whose files are most likely the publisher's own
         form, about, _ = _form(model_id.partition("/")[0], tail)
-    note = f"{name} is taken to have the shape of {model_id}"
+    note = f"{name} is taken to have the shape of {known}"
     if not all(map(_is_neutral, leftover)):
         note += " as a fine-tune of it"
     if form is not None:
@@ -178,15 +179,25 @@ def _spellings() -> Mapping[str, str]:
 
 
 @cache
-def _stems() -> Mapping[Words, str]:
-    """Return the known ids by stem; one without its version, too, if a size is left."""
-    found: dict[Words, str] = {}
+def _written() -> Mapping[str, str]:
+    """Return the known ids and aliases as they are written, by their spellings in lower case."""
+    found: dict[str, str] = {}
     for model_id, row in checkpoints().items():
-        for spelling in (model_id.rpartition("/")[2], *(a.rpartition("/")[2] for a in row.aliases)):
-            found.setdefault(_stem(words_of(spelling)), model_id)
-    for stem, model_id in list(found.items()):
+        for written in (model_id, *row.aliases):
+            found.setdefault(written.casefold(), written)
+            found.setdefault(written.rpartition("/")[2].casefold(), written)
+    return found
+
+
+@cache
+def _stems() -> Mapping[Words, str]:
+    """Return the known ids and aliases by stem; one without its version, too, if a size is left."""
+    found: dict[Words, str] = {}
+    for written in _written().values():
+        found.setdefault(_stem(words_of(written.rpartition("/")[2])), written)
+    for stem, written in list(found.items()):
         if _VERSION.fullmatch(stem[-1]) and any(map(_is_size, stem)):
-            found.setdefault(stem[:-1], model_id)
+            found.setdefault(stem[:-1], written)
     return found
 
 
@@ -196,12 +207,13 @@ def _stem(words: Words) -> Words:
 
 
 def _shape(words: Words) -> tuple[str, Words] | None:
-    """Return the known id with the longest stem among the words, and the words beside it."""
+    """Return the known id or alias with the longest stem among the words, and the words beside
+    it."""
     best: tuple[int, str, Words] | None = None
-    for stem, model_id in _stems().items():
+    for stem, written in _stems().items():
         leftover = _beside(words, stem)
         if leftover is not None and (best is None or len(stem) > best[0]):
-            best = (len(stem), model_id, leftover)
+            best = (len(stem), written, leftover)
     return None if best is None else best[1:]
 
 
@@ -249,14 +261,14 @@ def _unknown(name: str, words: Words) -> str:
     )
     size = _billions(words)
     ranked = []
-    for order, (stem, model_id) in enumerate(_stems().items()):
-        own = checkpoints()[model_id].billions or _billions(stem)
+    for order, (stem, written) in enumerate(_stems().items()):
+        own = checkpoints()[_spellings()[written.casefold()]].billions or _billions(stem)
         if stem[0] not in named or not _is_near(size, own):
             continue
         apart = abs(math.log(own / size)) if size and own else 0.0
         unlike = len(set(stem) - set(words)) - len(set(stem) & set(words))
-        ranked.append((unlike, apart, order, model_id))
-    near = list(dict.fromkeys(model_id for *_, model_id in sorted(ranked)))[:_MOST_NEAR]
+        ranked.append((unlike, apart, order, written))
+    near = list(dict.fromkeys(written for *_, written in sorted(ranked)))[:_MOST_NEAR]
     if near:
         hint = f"did you mean {', '.join(near)}?"
     elif named:

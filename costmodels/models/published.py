@@ -16,6 +16,7 @@ BUILT_IN = "models/models.yaml"
 FOLDER = Path(__file__).with_name("published")
 _OWN = ("ids", "billions", "more", "stored", "confidence", "source")
 _TEXT = ("model_type",)
+_CAVEAT = re.compile(r"\bread as\b|\bnot counted\b|\bleft out\b")
 _MORE = re.compile(r"(\w+)=(\S+)")
 
 
@@ -28,6 +29,12 @@ class Published(NamedTuple):
     aliases: tuple[str, ...] = ()
     billions: float | None = None
     """Published number of parameters of what the row describes, in billions."""
+
+    @property
+    def caveat(self) -> str:
+        """What the row leaves out or reads otherwise, as its source says; empty: nothing."""
+        says = (part for part in re.split(r"[;,] ", self.source) if _CAVEAT.search(part))
+        return ", ".join(says)
 
 
 @cache

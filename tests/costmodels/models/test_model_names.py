@@ -68,9 +68,9 @@ def test_precision_in_the_name(
     assert model.precision.attention == attention
     assert (model.precision.experts if model.num_experts else model.precision.ffn) == experts
     assert model.precision.kv == cache
-    (note,) = model.notes
+    note = model.notes[0]
     assert note.startswith(f"{name} is taken to have the shape of ")
-    assert known.name in note
+    assert like.rpartition("/")[2] in note
     assert "no config.json was read" in note
 
 
@@ -90,6 +90,17 @@ def test_precision_in_the_name(
 def test_fine_tunes_and_folders_have_the_shape_in_their_name(name: str, like: str) -> None:
     assert load_model(name).layers == load_model(like).layers
     assert load_model(name).notes
+
+
+def test_what_a_row_leaves_out_is_said() -> None:
+    assert load_model("Qwen/Qwen2.5-VL-7B-Instruct").notes == (
+        "Qwen/Qwen2.5-VL-7B-Instruct: the image tower is not counted",
+    )
+    assert "read as Llama's layers" in load_model("internlm/internlm3-8b-instruct").notes[0]
+
+
+def test_a_note_names_the_alias_that_the_name_is_of() -> None:
+    assert "the shape of deepseek-ai/DeepSeek-R1," in load_model("nvidia/DeepSeek-R1-FP4").notes[0]
 
 
 def test_a_folder_s_files_are_taken_to_be_the_publisher_s() -> None:
