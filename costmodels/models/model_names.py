@@ -21,47 +21,7 @@ from sim.errors import ScenarioError
 
 Words = tuple[str, ...]
 
-_BRANDS = frozenset({"meta", "nvidia"})
-# Stages of training and packaging, which leave the shape as it is.
-_STAGES = frozenset(
-    (
-        *("instruct", "instruction", "tuned", "it", "chat", "base", "pt", "hf", "sft", "dpo", "rl"),
-        *("thinking", "think", "reasoning", "preview", "latest", "original", "merged", "text"),
-        *(
-            "only",
-            "mtp",
-            "qat",
-            "ct",
-            "exp",
-            "abliterated",
-            "uncensored",
-            "heretic",
-            "terminus",
-            "floatmtp",
-        ),
-    )
-)
-# Words of models of another shape or kind than the family and size beside them.
-_OTHERS = frozenset(
-    (
-        *("vl", "vision", "omni", "audio", "asr", "tts", "ocr", "image", "video", "speech"),
-        *("embed", "embedding", "embeddings", "rerank", "reranker", "reward", "rm", "prm"),
-        *("eagle", "eagle3", "draft", "drafter", "dflash", "speculator", "medusa", "hydra", "lora"),
-        *("adapter", "classifier", "mini", "nano", "tiny", "small", "medium", "large", "lite"),
-        *("air", "flash", "next", "super", "ultra", "max", "plus", "scout", "maverick", "edge"),
-        *(
-            "pruned",
-            "minitron",
-            "reap",
-            "moe",
-            "assistant",
-            "diffusion",
-            "llava",
-            "mamba",
-            "random",
-        ),
-    )
-)
+_FILE = "models/model_names.yaml"
 _SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bt]|\d{2,3}m|\d+x\d+(?:\.\d+)?b|\d+e")
 _VERSION = re.compile(r"v\d+(?:\.\d+)*|\d{3,8}|r\d+|\d+[km]")
 _SNAPSHOT = re.compile(r"models--([^/]+?)--([^/]+)")
@@ -74,7 +34,7 @@ class Understood(NamedTuple):
     model_id: str
     """The known checkpoint of the same shape."""
     form: str | None
-    """How the weights are stored, as a form of ``stored_forms.yaml``; None: as of ``model_id``."""
+    """How the weights are stored, as a form of ``model_names.yaml``; None: as of ``model_id``."""
     note: str
     """Sentence on what was assumed."""
 
@@ -110,7 +70,7 @@ def understand(name: str) -> Understood:
 
 
 def form_in_name(name: str) -> str | None:
-    """Return the form of ``stored_forms.yaml`` that a name says its weights are in; None if it
+    """Return the form of ``model_names.yaml`` that a name says its weights are in; None if it
     does not say."""
     try:
         return _form(*_split(name))[0]
@@ -126,7 +86,12 @@ def words_of(name: str) -> Words:
         bare = part.strip(".")
         digits = _FAMILY_DIGITS.fullmatch(bare)
         words += [digits[1], digits[2]] if digits else [bare]
-    return tuple(word for word in words if word and word not in _BRANDS)
+    return tuple(word for word in words if word and word not in _listed("brands"))
+
+
+@cache
+def _listed(kind: str) -> frozenset[str]:
+    return frozenset(read_data(_FILE)[kind].split())
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -134,7 +99,8 @@ def _split(name: str) -> tuple[str, str]:
     snapshot = _SNAPSHOT.search(name)
     if snapshot is not None:
         return snapshot[1], snapshot[2]
-    path, _, kind = name.partition(":")  # a GGUF repository names its file after a colon
+    # A GGUF repository names its file after a colon, any repository its revision after an at.
+    path, _, kind = name.partition("@")[0].partition(":")
     parts = PurePosixPath(path.rstrip("/")).parts or (name,)
     org = parts[-2] if len(parts) > 1 else ""
     return org, f"{parts[-1]}-{kind}" if kind else parts[-1]
@@ -147,7 +113,7 @@ def _form(org: str, tail: str) -> tuple[str | None, str, str]:
     """
     plain = re.sub(r"[-_ ]+", "-", tail.casefold()).removesuffix(".gguf")
     form, about, rest = None, "", plain
-    for rule in read_data("models/stored_forms.yaml")["rules"]:
+    for rule in read_data(_FILE)["rules"]:
         if "orgs" in rule and org.casefold() not in rule["orgs"]:
             continue
         if "ids" in rule and rule["ids"] not in plain:
@@ -202,7 +168,7 @@ def _stems() -> Mapping[Words, str]:
 
 
 def _stem(words: Words) -> Words:
-    stem = tuple(word for word in words if word not in _STAGES)
+    stem = tuple(word for word in words if word not in _listed("stages"))
     return stem or words
 
 
@@ -229,7 +195,7 @@ def _beside(words: Words, stem: Words) -> Words | None:
             return None
         rest = rest[:place] + rest[place + len(piece) :]
     has_size = cut < len(stem)
-    fits = not any(word in _OTHERS or _is_size(word) for word in rest)
+    fits = not any(word in _listed("others") or _is_size(word) for word in rest)
     if not has_size or len(pieces) < 2:
         fits = fits and all(map(_is_neutral, rest))
     return rest if fits else None
@@ -245,7 +211,7 @@ def _is_size(word: str) -> bool:
 
 
 def _is_neutral(word: str) -> bool:
-    return word in _STAGES or _VERSION.fullmatch(word) is not None
+    return word in _listed("stages") or _VERSION.fullmatch(word) is not None
 
 
 _MOST_NEAR = 4
@@ -276,7 +242,7 @@ def _unknown(name: str, words: Words) -> str:
     else:
         built_in = {words_of(one.rpartition("/")[2])[0] for one in read_data(BUILT_IN)["models"]}
         hint = f"known: models of {', '.join(sorted(built_in))}"
-    other = [word for word in words if word in _OTHERS]
+    other = [word for word in words if word in _listed("others")]
     kind = f" ({other[0]!r} says another shape or kind)" if other and near else ""
     return f"unknown model {name!r}; {hint}{kind}"
 

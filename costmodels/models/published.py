@@ -54,8 +54,8 @@ def checkpoints() -> Mapping[str, Published]:
 
 
 def stored_form(name: str) -> Mapping[str, Any]:
-    """Return a form of ``stored_forms.yaml``."""
-    form: Mapping[str, Any] = read_data("models/stored_forms.yaml")["forms"][name]
+    """Return a form of ``model_names.yaml``."""
+    form: Mapping[str, Any] = read_data("models/model_names.yaml")["forms"][name]
     return form
 
 

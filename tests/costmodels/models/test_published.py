@@ -67,12 +67,12 @@ def test_no_id_is_in_two_rows() -> None:
 
 def test_every_form_can_be_read_and_served() -> None:
     base = checkpoints()["Qwen/Qwen3-8B"].config
-    for name in read_data("models/stored_forms.yaml")["forms"]:
+    for name in read_data("models/model_names.yaml")["forms"]:
         config = in_form(base, name)
         assert ("quantization_config" in config) == (stored_form(name)["config"] is not None)
         if stored_form(name)["method"] is not None:
             load_method(stored_form(name)["method"])
-    for rule in read_data("models/stored_forms.yaml")["rules"]:
+    for rule in read_data("models/model_names.yaml")["rules"]:
         assert "refused" in rule or stored_form(rule["form"])
         re.compile(rule["pattern"])
 
