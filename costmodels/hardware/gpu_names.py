@@ -106,6 +106,7 @@ def _instance(name: str) -> FoundGpu | None:
 
 def _words(name: str) -> list[str]:
     words = re.split(r"[^a-z0-9.]+", re.sub(r"sxm\d\b", "sxm", name.casefold()))
+    words = [f"{word}b" if re.fullmatch(r"\d+g", word) else word for word in words]
     return [word for word in words if word and word not in _NOISE]
 
 

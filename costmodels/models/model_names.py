@@ -24,6 +24,7 @@ Words = tuple[str, ...]
 _FILE = "models/model_names.yaml"
 _SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bt]|\d{2,3}m|\d+x\d+(?:\.\d+)?b|\d+e")
 _VERSION = re.compile(r"v\d+(?:\.\d+)*|\d{3,8}|r\d+|\d+[km]")
+_NUMBER = re.compile(r"\d{1,2}(?:\.\d+)?")
 _SNAPSHOT = re.compile(r"models--([^/]+?)--([^/]+)")
 _FAMILY_DIGITS = re.compile(r"([a-z]{3,})(\d.*)")
 
@@ -80,13 +81,18 @@ def form_in_name(name: str) -> str | None:
 
 def words_of(name: str) -> Words:
     """Return the words of a name without its publisher, in lower case."""
-    text = re.sub(r"(?<=\d)_(?=\d)", ".", name.casefold())
+    text = re.sub(r"(?<=[a-z]{3})(\d)(\d)(?![\d.a-z])", r"\1.\2", _dotted(name))  # qwen35 is 3.5
     words: list[str] = []
     for part in re.split(r"[^a-z0-9.]+", text):
         bare = part.strip(".")
         digits = _FAMILY_DIGITS.fullmatch(bare)
         words += [digits[1], digits[2]] if digits else [bare]
     return tuple(word for word in words if word and word not in _listed("brands"))
+
+
+def _dotted(name: str) -> str:
+    """Return a name in lower case with dots in versions that have underscores: ``llama-3_3``."""
+    return re.sub(r"(?<=\d)_(?=\d(?![\d.]*[bm]))", ".", name.casefold())
 
 
 @cache
@@ -99,8 +105,9 @@ def _split(name: str) -> tuple[str, str]:
     snapshot = _SNAPSHOT.search(name)
     if snapshot is not None:
         return snapshot[1], snapshot[2]
+    folder = re.sub(r"^[a-z]:", "", name.replace("\\", "/"), flags=re.IGNORECASE)
     # A GGUF repository names its file after a colon, any repository its revision after an at.
-    path, _, kind = name.partition("@")[0].partition(":")
+    path, _, kind = folder.partition("@")[0].partition(":")
     parts = PurePosixPath(path.rstrip("/")).parts or (name,)
     org = parts[-2] if len(parts) > 1 else ""
     return org, f"{parts[-1]}-{kind}" if kind else parts[-1]
@@ -111,7 +118,7 @@ def _form(org: str, tail: str) -> tuple[str | None, str, str]:
 
     Raises `ScenarioError` for a format that is not modelled.
     """
-    plain = re.sub(r"[-_ ]+", "-", tail.casefold()).removesuffix(".gguf")
+    plain = re.sub(r"[-_ ]+", "-", _dotted(tail)).removesuffix(".gguf")
     form, about, rest = None, "", plain
     for rule in read_data(_FILE)["rules"]:
         if "orgs" in rule and org.casefold() not in rule["orgs"]:
@@ -193,7 +200,10 @@ def _beside(words: Words, stem: Words) -> Words | None:
         place = _place(rest, piece)
         if place is None:
             return None
-        rest = rest[:place] + rest[place + len(piece) :]
+        before, after = rest[:place], rest[place + len(piece) :]
+        if piece is pieces[0] and after[:1] and _NUMBER.fullmatch(after[0]):
+            return None  # another version
+        rest = before + after
     has_size = cut < len(stem)
     fits = not any(word in _listed("others") or _is_size(word) for word in rest)
     if not has_size or len(pieces) < 2:
