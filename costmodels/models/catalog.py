@@ -56,7 +56,8 @@ def _published(model_id: str, form: str | None = None) -> ModelSpec:
     row = checkpoints()[model_id]
     config = row.config if form is None else in_form(row.config, form)
     model = read_hf_config(config, name=model_id, confidence=row.confidence, source=row.source)
-    return replace(model, notes=(f"{model_id}: {row.caveat}",) if row.caveat else ())
+    caveat = (f"{model_id}: {row.caveat}",) if row.caveat else ()
+    return replace(model, notes=(*caveat, *model.notes))
 
 
 def _way_round(name: str) -> str:
