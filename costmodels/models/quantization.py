@@ -84,6 +84,12 @@ def quantize(
     for methods that cannot be combined, and if the device or the model has no such kernels.
     """
     precision, notes = model.precision, list[str]()
+    if weights and _is_stored_so(model, load_method(weights)):
+        notes.append(
+            f"the checkpoint is in {model.linear_dtype} already: engine.quantization {weights} "
+            "leaves it as it is"
+        )
+        weights = None
     chosen = [load_method(weights)] if weights else []
     if weights:
         method = chosen[0]
@@ -131,6 +137,16 @@ def _on_device(method: Method, gpu: GpuSpec, notes: list[str]) -> str:
         )
     notes.append(f"{gpu.name} has no {unit} unit: {method.name} is {method.fallback_text}")
     return method.fallback
+
+
+def _is_stored_so(model: ModelSpec, method: Method) -> bool:
+    """Return whether some of the checkpoint's matrices are in formats of the method's kind: then
+    engines read what the checkpoint says of each."""
+    precision = model.precision
+    stored = {precision.attention, precision.ffn}
+    stored |= {precision.experts} if model.num_experts else set()
+    kind = method.weights.partition("_")[0]
+    return not method.kv and any(name.partition("_")[0] == kind for name in stored)
 
 
 def _checkpoint_on_device(model: ModelSpec, gpu: GpuSpec, notes: list[str]) -> ModelPrecision:

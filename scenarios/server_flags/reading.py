@@ -59,7 +59,7 @@ def read_command(
     flag = next(f for f in table.flags.values() if f.field == "model")
     model = _model(given, options.pop("--model", None), flag)
     outcomes = settle(_with_model(given, model, flag), words.environment, table, ignored)
-    outcomes = _as_given(outcomes, given, model)
+    outcomes = _stored_already(_as_given(outcomes, given, model), model.spec, table)
     if model.spec.num_experts:
         outcomes = [for_experts(outcome) for outcome in outcomes]
     refused = refusal(outcomes, table)
@@ -137,6 +137,22 @@ def _as_given(outcomes: Sequence[Outcome], given: Sequence[Given], model: _Model
     return [
         replace(o, shown=shown, because=because, settings={**o.settings, **settings})
         if "model" in o.settings
+        else o
+        for o in outcomes
+    ]
+
+
+def _stored_already(outcomes: Sequence[Outcome], spec: ModelSpec, table: Table) -> list[Outcome]:
+    """Return the outcomes, in which a name of a checkpoint's own format changes nothing: engines
+    read the format from the checkpoint."""
+    flag = next(f for f in table.flags.values() if f.field == "engine.quantization")
+    stored = spec.linear_dtype
+    if stored == spec.dtype:
+        return list(outcomes)
+    because = f"the checkpoint's own formats hold: {stored}"
+    return [
+        Outcome(o.shown, "no_effect", because)
+        if o.name in flag.names and o.kind in ("refused", "reported")
         else o
         for o in outcomes
     ]

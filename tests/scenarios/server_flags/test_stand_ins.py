@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from costmodels.formats import ModelPrecision
 from scenarios.build.builder import build
 from scenarios.files.load import parse_scenario
 from scenarios.server_flags.reading import Reading, read_command
@@ -68,6 +69,31 @@ def test_what_a_name_says_of_precision_becomes_a_method(served: str, method: str
 def test_a_flag_of_the_command_is_stronger_than_its_name() -> None:
     reading = read(f"{SERVED} --quantization awq", "Qwen/Qwen3-32B")
     assert values(reading)["engine"]["quantization"] == "awq"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "vllm serve cyankiwi/Qwen3-30B-A3B-AWQ-INT4 --quantization compressed-tensors",
+        "vllm serve casperhansen/llama-3-8b-instruct-awq --quantization awq_marlin",
+        "vllm serve nvidia/DeepSeek-R1-FP4 -tp 8 --quantization modelopt_fp4",
+        "vllm serve openai/gpt-oss-20b --quantization mxfp4",
+        "vllm serve Qwen/Qwen3-32B-FP8 --quantization fp8",
+    ],
+)
+def test_a_flag_that_repeats_the_checkpoint_s_format_changes_nothing(command: str) -> None:
+    plain, _, _ = command.partition(" --quantization")
+    assert precision(read(command)) == precision(read(plain))
+
+
+def precision(reading: Reading) -> ModelPrecision:
+    scenario = parse_scenario(values(reading))
+    return build(scenario).replica.model.precision
+
+
+def test_a_format_of_other_checkpoints_is_still_refused() -> None:
+    with pytest.raises(ScenarioError, match="--quantization compressed-tensors"):
+        read("vllm serve Qwen/Qwen3-8B --quantization compressed-tensors")
 
 
 def test_formats_that_cannot_be_kept_are_said() -> None:
