@@ -68,7 +68,7 @@ def in_form(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         return plain
     has_experts = any(plain.get(key) for key in ("num_experts", "num_local_experts"))
     if (has_experts or plain.get("n_routed_experts")) and "experts_keep" in form:
-        stored = stored | {"exclude_modules": form["experts_keep"]}
+        stored = stored | {"modules_to_not_convert": form["experts_keep"]}
     return {**plain, "quantization_config": stored}
 
 

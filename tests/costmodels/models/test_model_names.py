@@ -18,6 +18,7 @@ from sim.errors import ScenarioError
 
 NAMES = Path(__file__).with_name("served_names.txt")
 
+GEMMA = "google/gemma-3-27b-it"
 RED = "RedHatAI/gemma-3-27b-it-quantized.w4a16"
 MAGIC = "neuralmagic/Llama-3.1-8B-Instruct-quantized.w8a8"
 # id, the known checkpoint of its shape, formats of attention, experts (or FFN), and cache.
@@ -53,6 +54,8 @@ READ = [
     ("amd/Llama-3.1-70B-Instruct-FP8-KV", "Llama-3.1-70B", "fp8", "fp8", "fp8"),
     ("unsloth/gpt-oss-120b-BF16", "openai/gpt-oss-120b", "bfloat16", "bfloat16", "bfloat16"),
     ("amd/gpt-oss-120b-w-mxfp4-a-fp8", "openai/gpt-oss-120b", "bfloat16", "mxfp4", "bfloat16"),
+    ("amd/Llama-3.3-70B-Instruct-MXFP4", "Llama-3.3-70B-Instruct", "mxfp4", "mxfp4", "bfloat16"),
+    ("ISTA-DASLab/gemma-3-27b-it-GPTQ-4b-128g", GEMMA, "int4_g128", "int4_g128", "bfloat16"),
     ("unsloth/DeepSeek-V3.1-BF16", "DeepSeek-V3", "bfloat16", "bfloat16", "bfloat16"),
     ("cyankiwi/GLM-4.7-Flash-AWQ-4bit", "GLM-4.7-Flash", "int4_g128", "int4_g128", "bfloat16"),
 ]
@@ -136,7 +139,13 @@ def test_names_of_another_shape_or_kind_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["QuantTrio/Qwen3.6-27B-AWQ-6Bit", "x/Qwen3-8B-exl2", "x/Qwen3-8B-GGUF:Q2_K"]
+    "name",
+    [
+        "QuantTrio/Qwen3.6-27B-AWQ-6Bit",
+        "x/Qwen3-8B-exl2",
+        "x/Qwen3-8B-GGUF:Q2_K",
+        "x/Qwen3-8B-WFP4FP8",
+    ],
 )
 def test_formats_that_are_not_modelled_are_refused(name: str) -> None:
     with pytest.raises(ScenarioError, match="modelled; name a checkpoint in fp8"):
