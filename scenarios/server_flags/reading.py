@@ -74,7 +74,7 @@ def read_command(
         path = tuple(field.split("."))
         if places.get(path) != from_command[path]:
             comments[field] = ""  # one of our options has replaced the command's value
-    further = [*model.spec.notes, *_further(values, places, comments)]
+    further = _further(values, places, comments)
     text = scenario_text(
         relocated(values, out.parent if out is not None else Path()),
         comments,
@@ -214,7 +214,9 @@ def _further(values: dict[str, Any], places: Places, comments: Mapping[str, str]
     complete = "workload" in values
     scenario = validate(values if complete else values | {"workload": ANY_WORKLOAD}, places)
     try:
-        blocks = build(scenario).replica.memory.blocks
+        replica = build(scenario).replica
+        lines += [f"{note[0].upper()}{note[1:]}." for note in replica.model.notes]
+        blocks = replica.memory.blocks
         lines.append(
             f"It fits: {blocks.num_gpu_blocks:,} KV blocks of {blocks.block_size} tokens an engine."
         )
