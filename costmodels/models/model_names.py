@@ -24,6 +24,7 @@ Words = tuple[str, ...]
 _FILE = "models/model_names.yaml"
 _SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bt]|\d{2,3}m|\d+x\d+(?:\.\d+)?b|\d+e")
 _VERSION = re.compile(r"v\d+(?:\.\d+)*|\d{3,8}|r\d+|\d+[km]")
+_LONG_STEM = 3
 _NUMBER = re.compile(r"\d{1,2}(?:\.\d+)?")
 _SNAPSHOT = re.compile(r"models--([^/]+?)--([^/]+)")
 _FAMILY_DIGITS = re.compile(r"([a-z]{3,})(\d.*)")
@@ -49,32 +50,34 @@ def find_checkpoint(name: str) -> str | None:
 def understand(name: str) -> Understood:
     """Return what a name says. Raises `ScenarioError` with names of the same family and size if it
     does not say the shape, and for formats that are not modelled."""
-    org, tail = _split(name)
-    form, about, rest = _form(org, tail)
-    known = _written().get(f"{org}/{rest}".casefold()) or _written().get(rest.casefold())
-    words = words_of(rest)
-    leftover: Words = ()
-    if known is None:
-        found = _shape(words)
-        if found is None:
-            raise ScenarioError(_unknown(name, words))
-        known, leftover = found
-    model_id = _spellings()[known.casefold()]
+    org, tails = _split(name)
+    shape, read = None, []
+    for tail in tails:
+        read.append(_form(org, tail))
+        shape = _shape(org, read[-1].rest)
+        if shape is not None:
+            break
+    if shape is None:
+        raise ScenarioError(_unknown(name, words_of(read[0].rest)))
+    known, leftover = shape
+    model_id, found = _spellings()[known.casefold()], read[-1]
     if name.count("/") != 1:  # a local folder, whose files are most likely the publisher's own
-        form, about, _ = _form(model_id.partition("/")[0], tail)
+        found = _form(model_id.partition("/")[0], tail)
     note = f"{name} is taken to have the shape of {known}"
-    if not all(map(_is_neutral, leftover)):
+    if not all(_is_neutral(word) for word in leftover):
         note += " as a fine-tune of it"
-    if form is not None:
-        note += f", with weights in {stored_form(form)['said']}{f' ({about})' if about else ''}"
-    return Understood(model_id, form, f"{note}: its name says so, no config.json was read")
+    if found.form is not None:
+        about = f" ({found.about})" if found.about else ""
+        note += f", with weights in {stored_form(found.form)['said']}{about}"
+    return Understood(model_id, found.form, f"{note}: its name says so, no config.json was read")
 
 
 def form_in_name(name: str) -> str | None:
     """Return the form of ``model_names.yaml`` that a name says its weights are in; None if it
     does not say."""
+    org, tails = _split(name)
     try:
-        return _form(*_split(name))[0]
+        return _form(org, tails[0]).form
     except ScenarioError:
         return None
 
@@ -100,21 +103,30 @@ def _listed(kind: str) -> frozenset[str]:
     return frozenset(read_data(_FILE)[kind].split())
 
 
-def _split(name: str) -> tuple[str, str]:
-    """Return a name's publisher and last part; a folder of the hub's cache has both."""
+def _split(name: str) -> tuple[str, list[str]]:
+    """Return a name's publisher and its last part; of a folder, the parts above it follow."""
     snapshot = _SNAPSHOT.search(name)
     if snapshot is not None:
-        return snapshot[1], snapshot[2]
+        return snapshot[1], [snapshot[2]]
     folder = re.sub(r"^[a-z]:", "", name.replace("\\", "/"), flags=re.IGNORECASE)
     # A GGUF repository names its file after a colon, any repository its revision after an at.
     path, _, kind = folder.partition("@")[0].partition(":")
-    parts = PurePosixPath(path.rstrip("/")).parts or (name,)
-    org = parts[-2] if len(parts) > 1 else ""
-    return org, f"{parts[-1]}-{kind}" if kind else parts[-1]
+    *above, last = PurePosixPath(path.rstrip("/")).parts or (name,)
+    org = above[-1] if above else ""
+    tails = [f"{last}-{kind}" if kind else last]
+    return org, [*tails, *reversed(above)] if path.count("/") > 1 else tails
 
 
-def _form(org: str, tail: str) -> tuple[str | None, str, str]:
-    """Return the form that the end of a name says, a remark on it, and the name without it.
+class _Stored(NamedTuple):
+    """What a name says of how its weights are stored, a remark on it, and the rest of the name."""
+
+    form: str | None
+    about: str
+    rest: str
+
+
+def _form(org: str, tail: str) -> _Stored:
+    """Return the form that a part of a name says.
 
     Raises `ScenarioError` for a format that is not modelled.
     """
@@ -138,8 +150,8 @@ def _form(org: str, tail: str) -> tuple[str | None, str, str]:
         if form is None:
             form, about = rule["form"], rule.get("note", "")
     if form is None:
-        return None, "", tail
-    return form, about, re.sub(r"-(quantized|dynamic)\b", "", rest)
+        return _Stored(None, "", tail)
+    return _Stored(form, about, re.sub(r"-(quantized|dynamic)\b", "", rest))
 
 
 @cache
@@ -179,23 +191,33 @@ def _stem(words: Words) -> Words:
     return stem or words
 
 
-def _shape(words: Words) -> tuple[str, Words] | None:
-    """Return the known id or alias with the longest stem among the words, and the words beside
-    it."""
-    best: tuple[int, str, Words] | None = None
+def _shape(org: str, name: str) -> tuple[str, Words] | None:
+    """Return the known id or alias that a name is, or with the longest stem among its words; and
+    the words beside it."""
+    for spelling in (f"{org}/{name}", name):
+        known = _written().get(spelling.casefold())
+        if known is not None:
+            return known, ()
+    words, best = words_of(name), 0
+    shape = None
     for stem, written in _stems().items():
-        leftover = _beside(words, stem)
-        if leftover is not None and (best is None or len(stem) > best[0]):
-            best = (len(stem), written, leftover)
-    return None if best is None else best[1:]
+        leftover = _beside(words, stem, words_of(org)) if len(stem) > best else None
+        if leftover is not None:
+            best, shape = len(stem), (written, leftover)
+    return shape
 
 
-def _beside(words: Words, stem: Words) -> Words | None:
-    """Return the words beside a stem, if it may describe them: in one piece, or its family in one
-    and its size in another; None if not."""
+def _beside(words: Words, stem: Words, own: Words) -> Words | None:
+    """Return the words beside a stem, if it may describe them; None if not.
+
+    With a size, it may stand in two pieces, and other words are those of a fine-tune. Without, it
+    stands in one piece, and other words say nothing, or are the publisher's ``own``; a long stem
+    may have any before it.
+    """
     cut = next((n for n, word in enumerate(stem) if _is_size(word)), len(stem))
     pieces = [piece for piece in (stem[:cut], stem[cut:]) if piece]
-    rest = words
+    rest: Words = words
+    before: Words = ()
     for piece in pieces:
         place = _place(rest, piece)
         if place is None:
@@ -204,11 +226,12 @@ def _beside(words: Words, stem: Words) -> Words | None:
         if piece is pieces[0] and after[:1] and _NUMBER.fullmatch(after[0]):
             return None  # another version
         rest = before + after
-    has_size = cut < len(stem)
-    fits = not any(word in _listed("others") or _is_size(word) for word in rest)
-    if not has_size or len(pieces) < 2:
-        fits = fits and all(map(_is_neutral, rest))
-    return rest if fits else None
+    if any(word in _listed("others") or _is_size(word) for word in rest):
+        return None
+    if len(pieces) > 1:
+        return rest
+    told = rest[len(before) :] if len(stem) >= _LONG_STEM else rest
+    return rest if all(_is_neutral(word) or word in own for word in told) else None
 
 
 def _place(words: Sequence[str], piece: Sequence[str]) -> int | None:
@@ -226,15 +249,14 @@ def _is_neutral(word: str) -> bool:
 
 _MOST_NEAR = 4
 _NEAR_SIZE = 1.5
+_SHORTEST_TYPO = 4
 
 
 def _unknown(name: str, words: Words) -> str:
     """Return the message for a name whose shape is not known: near names are of its family, and
     of its size where it has one."""
     families = {stem[0] for stem in _stems()}
-    named = [word for word in words if word in families] or difflib.get_close_matches(
-        next(iter(words), ""), families, n=1, cutoff=0.75
-    )
+    named = [word for word in words if word in families] or _one_letter_off(words[:1], families)
     size = _billions(words)
     ranked = []
     for order, (stem, written) in enumerate(_stems().items()):
@@ -255,6 +277,16 @@ def _unknown(name: str, words: Words) -> str:
     other = [word for word in words if word in _listed("others")]
     kind = f" ({other[0]!r} says another shape or kind)" if other and near else ""
     return f"unknown model {name!r}; {hint}{kind}"
+
+
+def _one_letter_off(words: Words, families: set[str]) -> list[str]:
+    """Return the family that a misspelled word of four letters or more may mean."""
+    long = [word for word in words if len(word) >= _SHORTEST_TYPO]
+    return [
+        family
+        for word in long
+        for family in difflib.get_close_matches(word, families, n=1, cutoff=1 - 1.1 / len(word))
+    ]
 
 
 def _is_near(size: float | None, other: float | None) -> bool:

@@ -91,6 +91,9 @@ def test_precision_in_the_name(
         ("/data/qwen35-27b-awq", "Qwen/Qwen3.5-27B"),
         ("/data/qwen2_5_14b_w8a8/", "Qwen/Qwen2.5-14B"),
         ("llama3.1:8b", "meta-llama/Llama-3.1-8B"),
+        ("saves/qwen2_5-coder-1.5b/freeze/sft", "Qwen/Qwen2.5-Coder-1.5B"),
+        ("huihui-ai/Huihui-GLM-4.7-Flash-abliterated", "zai-org/GLM-4.7-Flash"),
+        ("someone/distilled-phi4-mini-awq", "microsoft/Phi-4-mini-instruct"),
         ("moonshotai/Kimi-K2-Instruct-0905-FP8", "moonshotai/Kimi-K2-Instruct"),
     ],
 )
@@ -186,6 +189,13 @@ def test_no_name_suggests_another_family_or_size(
         for other in suggested(str(error)):
             assert family in words_of(other.rpartition("/")[2])
             assert 1 / 1.6 < load_model(other).total_params / 1e9 / billions < 1.75
+
+
+@pytest.mark.parametrize("name", ["sakamakismile/LFM9-8B", "x/DeepSQX-Preview", "x/Jamba-70B"])
+def test_families_that_are_like_no_other_get_no_suggestion(name: str) -> None:
+    with pytest.raises(ScenarioError) as error:
+        load_model(name)
+    assert suggested(str(error.value)) == []
 
 
 def suggested(message: str) -> list[str]:
