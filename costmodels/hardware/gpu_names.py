@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from costmodels.datafile import read_data
 from sim.errors import ScenarioError
 
-FILES = ("gpus.yaml", "further_gpus.yaml", "workstation_gpus.yaml")
+FILES = ("gpus.yaml", "further_gpus.yaml", "workstation_gpus.yaml", "consumer_gpus.yaml")
 # Words of driver names that tell no two devices apart.
 _NOISE = frozenset(
     (
