@@ -13,6 +13,7 @@ from costmodels.models.model_names import find_checkpoint, understand
 from costmodels.models.published import BUILT_IN, checkpoints, in_form
 from costmodels.models.spec import ModelSpec
 from sim.errors import ScenarioError
+from sim.paths import is_file, is_folder
 
 
 def model_names() -> list[str]:
@@ -29,7 +30,7 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
     Raises `ScenarioError` for an unknown name (with near ones) or a bad config.
     """
     path = Path(name_or_path)
-    if path.suffix == ".json" or path.exists():
+    if path.suffix == ".json" or (is_file(path) or is_folder(path)):
         return read_hf_config(path)
     return _by_name(str(name_or_path))
 
