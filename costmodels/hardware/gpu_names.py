@@ -19,9 +19,10 @@ _NOISE = frozenset(
         *("hbm2", "hbm2e", "hbm3", "hbm3e"),
     )
 )
-_MEMORY = re.compile(r"(\d+)gb?")
+_MEMORY = re.compile(r"(\d{1,5})gb?")
 _COUNTED = re.compile(r"(?:gpu_)?(\d+)x[ _-]?([a-z].*)|([a-z].*?)(?::|[ _-]?x)(\d+)")
 _NEAR_MEMORY = 0.08
+_LONGEST_NAME = 120
 _DESCRIBE = (
     "a device that is not built in is described in a file: hardware.gpu takes a YAML file with "
     "name, label, source, bf16_flop_per_s, hbm_bytes and hbm_bytes_per_s (docs/extending.md)"
@@ -55,6 +56,8 @@ def find_gpu(name: str) -> FoundGpu:
     Case, separators and vendors' words do not matter. Raises `ScenarioError` with devices of a like
     name.
     """
+    if len(name) > _LONGEST_NAME:
+        raise ScenarioError(f"unknown GPU {name[:_LONGEST_NAME]!r}...; {_DESCRIBE}")
     plain = name.strip().casefold()
     instance = _instance(plain)
     if instance is not None:
@@ -112,19 +115,21 @@ def _words(name: str) -> list[str]:
 
 def _row_of(words: list[str]) -> str | None:
     """Return the row of a name's words, of which one may be the device's memory."""
-    known = _spellings()
-    joined = ["".join(words), f"rtx{''.join(words)}"]
-    found = next((known[key] for key in joined if key in known), None)
+    found = _spelled(words)
     if found is not None:
         return found
     for word in words:
         memory = _MEMORY.fullmatch(word)
-        if memory is not None:
-            row = _row_of([other for other in words if other != word])
-            if row is not None:
-                size = gpu_rows()[row]["hbm_bytes"] / 1e9
-                return row if abs(size / int(memory[1]) - 1) < _NEAR_MEMORY else None
+        row = _spelled([other for other in words if other != word]) if memory else None
+        if memory is not None and row is not None:
+            size = gpu_rows()[row]["hbm_bytes"] / 1e9
+            return row if abs(size / max(int(memory[1]), 1) - 1) < _NEAR_MEMORY else None
     return None
+
+
+def _spelled(words: list[str]) -> str | None:
+    joined = "".join(words)
+    return _spellings().get(joined) or _spellings().get(f"rtx{joined}")
 
 
 @cache

@@ -15,6 +15,8 @@ from costmodels.models.spec import ModelSpec
 from sim.errors import ScenarioError
 from sim.paths import is_file, is_folder
 
+_LONGEST_NAME = 400
+
 
 def model_names() -> list[str]:
     """Return the ids of the built-in models: one or a few of each family."""
@@ -37,6 +39,8 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
 
 @cache
 def _by_name(name: str) -> ModelSpec:
+    if len(name) > _LONGEST_NAME:
+        raise ScenarioError(f"unknown model {name[:_LONGEST_NAME]!r}...: no id is as long")
     model_id = find_checkpoint(name)
     if model_id is not None:
         return _published(model_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -196,6 +197,13 @@ def test_families_that_are_like_no_other_get_no_suggestion(name: str) -> None:
     with pytest.raises(ScenarioError) as error:
         load_model(name)
     assert suggested(str(error.value)) == []
+
+
+@given(st.text(max_size=80) | st.text("-_./:@q4bfp8 ", max_size=80))
+def test_no_name_gives_a_traceback(name: str) -> None:
+    for load in (load_model, load_gpu):
+        with contextlib.suppress(ScenarioError):
+            load(name)
 
 
 def suggested(message: str) -> list[str]:
