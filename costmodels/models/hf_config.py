@@ -1,8 +1,8 @@
 """Reads a Hugging Face ``config.json`` into a `ModelSpec`, or says why it cannot.
 
 Both the spellings of older files and those of transformers 5 are read. What differs between
-families is in `costmodels.models.families`: a new one needs a function there, and a line in
-`FAMILIES`. Any other family is refused by name, because an approximation would look like an answer.
+families is in `costmodels.models.families`. One whose fields are those of known layers is read by
+rule, and needs a row of traits at most; others need a function there, and a line in `FAMILIES`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.datafile import read_json_object
-from costmodels.fields import Fields
+from costmodels.fields import TEXT, Fields
 from costmodels.models.checkpoint_format import read_precision
+from costmodels.models.families.by_rule import check_decoder, read_by_rule
 from costmodels.models.families.decoder import Reader
 from costmodels.models.families.experts import (
     read_glm4_moe,
@@ -70,6 +71,7 @@ FAMILIES: dict[str, Reader] = {
     "minimax_m2": read_minimax_m2,
     "minimax_m3": read_minimax_m3,
     "minimax_m3_vl": read_minimax_m3,
+    "minimax_m3_vl_text": read_minimax_m3,
     "mistral": read_llama,
     "mixtral": read_mixtral,
     "nemotron_h": read_nemotron_h,
@@ -86,18 +88,38 @@ FAMILIES: dict[str, Reader] = {
     "qwen3_vl_moe_text": read_qwen_moe,
     "qwen3_vl_text": read_llama,
 }
-SUPPORTED_MODEL_TYPES = tuple(sorted(FAMILIES))
 
+UNKNOWN_POSITIONS = 2048
+"""Positions of a config that does not say them, as vLLM assumes."""
 _NESTED = ("text_config", "llm_config")
+# Sizes that may be a list, one of a layer; all layers alike are read.
+_LISTED = ("intermediate_size", "moe_intermediate_size", "moe_topk", "num_shared_expert")
+# Parts of the layers' own, in the files of DBRX and MPT.
+_INNER = ("attn_config", "ffn_config")
 # Names of fields in older files, and their current names.
 _OLD_NAMES = {
     "n_embed": "hidden_size",
+    "n_embd": "hidden_size",
+    "d_model": "hidden_size",
     "n_layer": "num_hidden_layers",
+    "n_layers": "num_hidden_layers",
+    "num_layers": "num_hidden_layers",
     "n_head": "num_attention_heads",
+    "n_heads": "num_attention_heads",
     "num_kv_heads": "num_key_value_heads",
     "n_head_kv": "num_key_value_heads",
+    "kv_n_heads": "num_key_value_heads",
+    "multi_query_group_num": "num_key_value_heads",
+    "num_attention_groups": "num_key_value_heads",
+    "kv_channels": "head_dim",
+    "ffn_hidden_size": "intermediate_size",
+    "n_inner": "intermediate_size",
+    "padded_vocab_size": "vocab_size",
     "seq_length": "max_position_embeddings",
     "model_max_length": "max_position_embeddings",
+    "n_positions": "max_position_embeddings",
+    "max_seq_len": "max_position_embeddings",
+    "max_sequence_length": "max_position_embeddings",
 }
 
 
@@ -112,7 +134,7 @@ def read_hf_config(
 
     Only the language model of a multimodal file is read: its other towers are not in the spec.
     Raises `ScenarioError` for a file that is missing or not JSON, a field that is missing or of the
-    wrong kind, and for an architecture outside `SUPPORTED_MODEL_TYPES`.
+    wrong kind, and for an architecture whose layers its fields do not say.
     """
     if isinstance(config, str | Path):
         path = Path(config)
@@ -142,9 +164,22 @@ def _completed(text: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str
         for key in ("quantization_config", "dtype", "torch_dtype")
         if key in whole and text.get(key) is None
     }
-    renamed = {new: text[old] for old, new in _OLD_NAMES.items() if old in text and new not in text}
+    for key in _INNER:
+        if isinstance(text.get(key), Mapping):
+            text = {**text[key], **text}
+    alike = {key: text[key][0] for key in _LISTED if _is_one_number(text.get(key))}
+    text = {**text, **alike}
+    renamed = {
+        new: text[old]
+        for old, new in _OLD_NAMES.items()
+        if text.get(old) is not None and text.get(new) is None
+    }
     typed = {"model_type": whole.get("model_type")} if "model_type" not in text else {}
     return {**text, **renamed, **outer, **typed}
+
+
+def _is_one_number(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(one == value[0] for one in value)
 
 
 def _with_modelopt(values: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
@@ -157,21 +192,16 @@ def _with_modelopt(values: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
 
 
 def _build(fields: Fields, name: str, confidence: str, source: str) -> ModelSpec:
-    model_type = fields.first("model_type")
-    reader = FAMILIES.get(model_type) if isinstance(model_type, str) else None
-    if reader is None:
-        raise fields.error(
-            f"model_type {model_type!r} is not supported: its attention or layers are not known to "
-            f"this cost model; supported: {', '.join(SUPPORTED_MODEL_TYPES)}"
-        )
-    decoder = reader(fields)
+    model_type = fields.need(TEXT, "model_type", what="the name of an architecture")
+    pooling = check_decoder(fields)
+    decoder = FAMILIES.get(model_type, read_by_rule)(fields)
     return ModelSpec(
         name=name,
-        model_type=str(model_type),
+        model_type=model_type,
         layers=decoder.layers,
         hidden_size=fields.count("hidden_size"),
         vocab_size=fields.count("vocab_size"),
-        max_position_embeddings=fields.count("max_position_embeddings"),
+        max_position_embeddings=fields.count("max_position_embeddings", default=UNKNOWN_POSITIONS),
         norm=decoder.norm,
         tie_word_embeddings=fields.flag("tie_word_embeddings", default=decoder.tied),
         learned_position_rows=decoder.position_rows,
@@ -181,4 +211,5 @@ def _build(fields: Fields, name: str, confidence: str, source: str) -> ModelSpec
         precision=read_precision(fields, sum(group.count for group in decoder.layers)),
         confidence=confidence,
         source=source,
+        notes=(*pooling, *decoder.notes),
     )

@@ -76,6 +76,8 @@ class ModelSpec:
     precision: ModelPrecision = PLAIN
     confidence: str = ""
     source: str = ""
+    notes: tuple[str, ...] = ()
+    """Sentences on what was assumed of a model that only its name describes."""
 
     @property
     def mixers(self) -> tuple[tuple[Mixer, int], ...]:

@@ -66,7 +66,7 @@ def resolve(
         max_num_seqs=seqs,
         offload=offload_of(scenario, gpu),
         methods=methods,
-        notes=(*notes, *host_notes(options)),
+        notes=(*model.notes, *notes, *host_notes(options)),
         added=features.added(scenario, model, gpu, layout),
     )
 

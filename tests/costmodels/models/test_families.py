@@ -217,6 +217,7 @@ def test_no_family_is_left_out() -> None:
     same = {
         "deepseek_ref",
         "minimax_m3_vl",
+        "minimax_m3_vl_text",
         "qwen3_vl_text",
         "qwen3_vl_moe_text",
         "gemma3",
