@@ -2,832 +2,123 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from costmodels.models.hf_config import read_hf_config
+from costmodels.models.layers.gqa import Gqa
+from costmodels.models.layers.parts import Mixer
 from sim.errors import ScenarioError
 
-WINDOWS = ["sliding_attention"] * 3 + ["full_attention"]
-
-
-def config(
-    model_type: str,
-    layers: int,
-    hidden: int,
-    heads: int,
-    kv: int,
-    width: int,
-    vocab: int,
-    **more: Any,
-) -> dict[str, Any]:
-    """A config in the field names of Llama."""
-    return {
-        "model_type": model_type,
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv,
-        "intermediate_size": width,
-        "vocab_size": vocab,
-        "max_position_embeddings": 8192,
-        **more,
-    }
-
-
-GRANITE_H = {
-    "mamba_n_heads": 128,
-    "mamba_d_head": 64,
-    "mamba_d_state": 128,
-    "mamba_d_conv": 4,
-    "mamba_expand": 2,
-    "mamba_n_groups": 1,
+PUBLISHED: dict[str, dict[str, Any]] = yaml.safe_load(
+    Path(__file__).with_name("published_sizes.yaml").read_text(encoding="utf-8")
+)["checkpoints"]
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 512,
+    "vocab_size": 1000,
+    "max_position_embeddings": 2048,
 }
-# Sizes of config.json files, as their publishers or papers give them; billions of parameters as the
-# safetensors index or model card counts them; KV bytes a token in 16 bits.
-PUBLISHED: list[tuple[str, dict[str, Any], float, int]] = [
-    ("microsoft/phi-4", config("phi3", 40, 5120, 40, 10, 17920, 100352), 14.66, 204_800),
-    (
-        "microsoft/Phi-3-mini-4k-instruct",
-        config("phi3", 32, 3072, 32, 32, 8192, 32064, sliding_window=2047),
-        3.82,
-        393_216,
-    ),
-    (
-        "microsoft/Phi-3.5-MoE-instruct",
-        config(
-            "phimoe",
-            32,
-            4096,
-            32,
-            8,
-            6400,
-            32064,
-            num_local_experts=16,
-            num_experts_per_tok=2,
-            attention_bias=True,
-        ),
-        41.87,
-        131_072,
-    ),
-    (
-        "ibm-granite/granite-3.3-8b-instruct",
-        config(
-            "granite",
-            40,
-            4096,
-            32,
-            8,
-            12800,
-            49159,
-            tie_word_embeddings=True,
-            embedding_multiplier=12.0,
-            logits_scaling=16.0,
-        ),
-        8.17,
-        163_840,
-    ),
-    (
-        "ibm-granite/granite-3.1-3b-a800m-instruct",
-        config(
-            "granitemoe",
-            32,
-            1536,
-            24,
-            8,
-            512,
-            49155,
-            num_local_experts=40,
-            num_experts_per_tok=8,
-            tie_word_embeddings=True,
-        ),
-        3.30,
-        65_536,
-    ),
-    (
-        "ibm-granite/granite-4.0-h-small",
-        config(
-            "granitemoehybrid",
-            40,
-            4096,
-            32,
-            8,
-            768,
-            100352,
-            shared_intermediate_size=1536,
-            num_local_experts=72,
-            num_experts_per_tok=10,
-            layer_types=(["mamba"] * 5 + ["attention"] + ["mamba"] * 4) * 4,
-            tie_word_embeddings=True,
-            **GRANITE_H,
-        ),
-        32.2,
-        16_384,
-    ),
-    (
-        "zai-org/GLM-4-9B-0414",
-        config("glm4", 40, 4096, 32, 2, 13696, 151552, head_dim=128, attention_bias=True),
-        9.40,
-        40_960,
-    ),
-    (
-        "zai-org/GLM-4-32B-0414",
-        config("glm4", 61, 6144, 48, 8, 23040, 151552, head_dim=128, attention_bias=False),
-        32.57,
-        249_856,
-    ),
-    (
-        "ByteDance-Seed/Seed-OSS-36B-Instruct",
-        config(
-            "seed_oss",
-            64,
-            5120,
-            80,
-            8,
-            27648,
-            155136,
-            head_dim=128,
-            attention_bias=True,
-            attention_out_bias=False,
-        ),
-        36.15,
-        262_144,
-    ),
-    ("HuggingFaceTB/SmolLM3-3B", config("smollm3", 36, 2048, 16, 4, 11008, 128256), 3.08, 73_728),
-    ("allenai/OLMo-7B-hf", config("olmo", 32, 4096, 32, 32, 11008, 50304), 6.89, 524_288),
-    ("allenai/OLMo-2-1124-13B", config("olmo2", 40, 5120, 40, 40, 13824, 100352), 13.72, 819_200),
-    (
-        "allenai/OLMoE-1B-7B-0924",
-        config("olmoe", 16, 2048, 16, 16, 1024, 50304, num_experts=64, num_experts_per_tok=8),
-        6.92,
-        131_072,
-    ),
-    (
-        "LGAI-EXAONE/EXAONE-3.5-7.8B-Instruct",
-        config("exaone", 32, 4096, 32, 8, 14336, 102400),
-        7.82,
-        131_072,
-    ),
-    (
-        "LGAI-EXAONE/EXAONE-4.0-32B",
-        config(
-            "exaone4",
-            64,
-            5120,
-            40,
-            8,
-            27392,
-            102400,
-            sliding_window=4096,
-            sliding_window_pattern="LLLG",
-        ),
-        32.0,
-        65_536,
-    ),
-    (
-        "internlm/internlm2_5-20b-chat",
-        config("internlm2", 48, 6144, 48, 8, 16384, 92544, bias=False),
-        19.86,
-        196_608,
-    ),
-    (
-        "internlm/internlm3-8b-instruct",
-        config("internlm3", 48, 4096, 32, 2, 10240, 128512, head_dim=128),
-        8.80,
-        49_152,
-    ),
-    (
-        "bigcode/starcoder2-15b",
-        config(
-            "starcoder2",
-            40,
-            6144,
-            48,
-            4,
-            24576,
-            49152,
-            use_bias=True,
-            hidden_act="gelu_pytorch_tanh",
-            norm_epsilon=1e-5,
-            tie_word_embeddings=False,
-        ),
-        15.96,
-        81_920,
-    ),
-    (
-        "CohereForAI/c4ai-command-r-v01",
-        config("cohere", 40, 8192, 64, 64, 22528, 256000),
-        34.98,
-        1_310_720,
-    ),
-    (
-        "CohereForAI/c4ai-command-r-plus",
-        config("cohere", 64, 12288, 96, 8, 33792, 256000, use_qk_norm=True),
-        103.8,
-        262_144,
-    ),
-    (
-        "CohereForAI/c4ai-command-r7b-12-2024",
-        config(
-            "cohere2", 32, 4096, 32, 8, 14336, 256000, sliding_window=4096, sliding_window_pattern=4
-        ),
-        8.03,
-        32_768,
-    ),
-    (
-        "google/gemma-7b",
-        config("gemma", 28, 3072, 16, 16, 24576, 256000, head_dim=256),
-        8.54,
-        458_752,
-    ),
-    (
-        "nvidia/Minitron-8B-Base",
-        config("nemotron", 32, 4096, 48, 8, 16384, 256000, head_dim=128, hidden_act="relu2"),
-        8.27,
-        131_072,
-    ),
-    (
-        "nvidia/Nemotron-4-340B-Instruct",
-        config("nemotron", 96, 18432, 96, 8, 73728, 256000, hidden_act="relu2"),
-        341.0,
-        589_824,
-    ),
-    (
-        "stabilityai/stablelm-2-12b",
-        config("stablelm", 40, 5120, 32, 8, 13824, 100352, use_qkv_bias=False),
-        12.14,
-        204_800,
-    ),
-    (
-        "tiiuae/falcon-7b",
-        config("falcon", 32, 4544, 71, 71, 18176, 65024)
-        | {"num_key_value_heads": None, "multi_query": True},
-        6.92,
-        8_192,
-    ),
-    (
-        "baichuan-inc/Baichuan2-13B-Chat",
-        config("baichuan", 40, 5120, 40, 40, 13696, 125696),
-        13.90,
-        819_200,
-    ),
-    (
-        "THUDM/chatglm3-6b",
-        {
-            "model_type": "chatglm",
-            "num_layers": 28,
-            "hidden_size": 4096,
-            "num_attention_heads": 32,
-            "multi_query_attention": True,
-            "multi_query_group_num": 2,
-            "ffn_hidden_size": 13696,
-            "kv_channels": 128,
-            "padded_vocab_size": 65024,
-            "seq_length": 8192,
-            "add_qkv_bias": True,
-            "add_bias_linear": False,
-        },
-        6.24,
-        28_672,
-    ),
-    (
-        "Qwen/Qwen-7B",
-        {
-            "model_type": "qwen",
-            "num_hidden_layers": 32,
-            "hidden_size": 4096,
-            "num_attention_heads": 32,
-            "intermediate_size": 22016,
-            "vocab_size": 151936,
-            "seq_length": 8192,
-            "kv_channels": 128,
-        },
-        7.72,
-        524_288,
-    ),
-    (
-        "tencent/Hunyuan-A13B-Instruct",
-        config(
-            "hunyuan_v1_moe",
-            32,
-            4096,
-            32,
-            8,
-            3072,
-            128167,
-            num_experts=64,
-            moe_topk=[8] * 32,
-            moe_intermediate_size=[3072] * 32,
-            num_shared_expert=[1] * 32,
-            use_qk_norm=True,
-            head_dim=128,
-            tie_word_embeddings=True,
-        ),
-        80.4,
-        131_072,
-    ),
-    (
-        "tencent/Hunyuan-7B-Instruct",
-        config(
-            "hunyuan_v1_dense",
-            32,
-            4096,
-            32,
-            8,
-            14336,
-            128167,
-            use_qk_norm=True,
-            tie_word_embeddings=True,
-            head_dim=128,
-        ),
-        7.50,
-        131_072,
-    ),
-    (
-        "baidu/ERNIE-4.5-21B-A3B-PT",
-        config(
-            "ernie4_5_moe",
-            28,
-            2560,
-            20,
-            4,
-            12288,
-            103424,
-            moe_num_experts=64,
-            moe_k=6,
-            moe_intermediate_size=1536,
-            moe_num_shared_experts=2,
-            moe_layer_start_index=1,
-            moe_layer_end_index=27,
-            moe_layer_interval=1,
-        ),
-        21.8,
-        57_344,
-    ),
-    (
-        "baidu/ERNIE-4.5-300B-A47B-PT",
-        config(
-            "ernie4_5_moe",
-            54,
-            8192,
-            64,
-            8,
-            28672,
-            103424,
-            moe_num_experts=64,
-            moe_k=8,
-            moe_intermediate_size=3584,
-            moe_num_shared_experts=0,
-            moe_layer_start_index=3,
-            moe_layer_end_index=53,
-            moe_layer_interval=1,
-            tie_word_embeddings=False,
-        ),
-        299.9,
-        221_184,
-    ),
-    (
-        "rednote-hilab/dots.llm1.inst",
-        config(
-            "dots1",
-            62,
-            4096,
-            32,
-            32,
-            10944,
-            152064,
-            n_routed_experts=128,
-            num_experts_per_tok=6,
-            n_shared_experts=2,
-            moe_intermediate_size=1408,
-            first_k_dense_replace=1,
-        ),
-        142.8,
-        1_015_808,
-    ),
-    (
-        "inclusionAI/Ling-lite",
-        config(
-            "bailing_moe",
-            28,
-            2048,
-            16,
-            4,
-            5632,
-            126464,
-            num_experts=64,
-            num_experts_per_tok=6,
-            num_shared_experts=2,
-            moe_intermediate_size=1408,
-            norm_topk_prob=True,
-        ),
-        16.8,
-        57_344,
-    ),
-    (
-        "inclusionAI/Ling-1T",
-        config(
-            "bailing_moe_v2",
-            80,
-            8192,
-            64,
-            8,
-            18432,
-            157184,
-            head_dim=128,
-            num_experts=256,
-            num_experts_per_tok=8,
-            num_shared_experts=1,
-            moe_intermediate_size=2048,
-            first_k_dense_replace=4,
-            use_qk_norm=True,
-        ),
-        1000.0,
-        327_680,
-    ),
-    (
-        "meituan-longcat/LongCat-Flash-Chat",
-        {
-            "model_type": "longcat_flash",
-            "num_layers": 28,
-            "hidden_size": 6144,
-            "num_attention_heads": 64,
-            "ffn_hidden_size": 12288,
-            "expert_ffn_hidden_size": 2048,
-            "n_routed_experts": 512,
-            "zero_expert_num": 256,
-            "moe_topk": 12,
-            "kv_lora_rank": 512,
-            "q_lora_rank": 1536,
-            "qk_nope_head_dim": 128,
-            "qk_rope_head_dim": 64,
-            "v_head_dim": 128,
-            "vocab_size": 131072,
-            "max_position_embeddings": 131072,
-        },
-        561.9,
-        64_512,
-    ),
-    (
-        "XiaomiMiMo/MiMo-7B-Base",
-        config("mimo", 36, 4096, 32, 8, 11008, 151680, head_dim=128, attention_bias=True),
-        7.62,
-        147_456,
-    ),
-    (
-        "XiaomiMiMo/MiMo-V2-Flash",
-        config(
-            "mimo_v2_flash",
-            48,
-            4096,
-            64,
-            4,
-            16384,
-            152576,
-            head_dim=192,
-            v_head_dim=128,
-            swa_num_attention_heads=64,
-            swa_num_key_value_heads=8,
-            sliding_window=128,
-            hybrid_layer_pattern=[0, 1, 1, 1, 1] + [0, 1, 1, 1, 1, 1] * 7 + [0],
-            moe_layer_freq=[0] + [1] * 47,
-            n_routed_experts=256,
-            num_experts_per_tok=8,
-            moe_intermediate_size=2048,
-        ),
-        309.0,
-        23_040,
-    ),
-    (
-        "stepfun-ai/Step-3.5-Flash",
-        config(
-            "step3p5",
-            45,
-            4096,
-            64,
-            8,
-            11264,
-            128896,
-            head_dim=128,
-            num_experts=288,
-            num_experts_per_tok=8,
-            moe_intermediate_size=1280,
-            share_expert_dim=1280,
-            first_k_dense_replace=3,
-            sliding_window=512,
-            layer_types=(["full_attention"] + ["sliding_attention"] * 3) * 11 + ["full_attention"],
-            attention_other_setting={
-                "num_attention_heads": 96,
-                "num_attention_groups": 8,
-                "head_dim": 128,
-            },
-        ),
-        196.0,
-        49_152,
-    ),
-    (
-        "upstage/Solar-Open-100B",
-        config(
-            "solar_open",
-            48,
-            4096,
-            64,
-            8,
-            10240,
-            196608,
-            head_dim=128,
-            n_routed_experts=128,
-            num_experts_per_tok=8,
-            n_shared_experts=1,
-            moe_intermediate_size=1280,
-        ),
-        102.6,
-        196_608,
-    ),
-    (
-        "arcee-ai/AFM-4.5B",
-        config("arcee", 36, 2560, 20, 4, 18432, 128004, head_dim=128, hidden_act="relu2"),
-        4.62,
-        73_728,
-    ),
-    (
-        "swiss-ai/Apertus-8B-Instruct",
-        config("apertus", 32, 4096, 32, 8, 21504, 131072, hidden_act="xielu"),
-        8.05,
-        131_072,
-    ),
-    (
-        "LiquidAI/LFM2-1.2B",
-        config(
-            "lfm2",
-            16,
-            2048,
-            32,
-            8,
-            12288,
-            65536,
-            block_auto_adjust_ff_dim=True,
-            block_multiple_of=256,
-            block_ffn_dim_multiplier=1.0,
-            conv_L_cache=3,
-            full_attn_idxs=[2, 5, 8, 10, 12, 14],
-        ),
-        1.17,
-        12_288,
-    ),
-    (
-        "LiquidAI/LFM2-8B-A1B",
-        config(
-            "lfm2_moe",
-            24,
-            2048,
-            32,
-            8,
-            7168,
-            65536,
-            num_experts=32,
-            num_experts_per_tok=4,
-            moe_intermediate_size=1792,
-            num_dense_layers=2,
-            conv_L_cache=3,
-            layer_types=[
-                "conv",
-                "conv",
-                "full_attention",
-                "conv",
-                "conv",
-                "conv",
-                "full_attention",
-                "conv",
-                "conv",
-                "conv",
-                "full_attention",
-                "conv",
-                "conv",
-                "conv",
-                "full_attention",
-                "conv",
-                "conv",
-                "conv",
-                "full_attention",
-                "conv",
-                "conv",
-                "full_attention",
-                "conv",
-                "conv",
-            ],
-        ),
-        8.34,
-        12_288,
-    ),
-    (
-        "ai21labs/Jamba-v0.1",
-        config(
-            "jamba",
-            32,
-            4096,
-            32,
-            8,
-            14336,
-            65536,
-            num_experts=16,
-            num_experts_per_tok=2,
-            attn_layer_period=8,
-            attn_layer_offset=4,
-            expert_layer_period=2,
-            expert_layer_offset=1,
-            mamba_d_state=16,
-            mamba_d_conv=4,
-            mamba_expand=2,
-            mamba_dt_rank=256,
-        ),
-        51.6,
-        16_384,
-    ),
-    (
-        "ai21labs/AI21-Jamba-Large-1.5",
-        config(
-            "jamba",
-            72,
-            8192,
-            64,
-            8,
-            24576,
-            65536,
-            num_experts=16,
-            num_experts_per_tok=2,
-            attn_layer_period=8,
-            attn_layer_offset=4,
-            expert_layer_period=2,
-            expert_layer_offset=1,
-            mamba_d_state=16,
-            mamba_d_conv=4,
-            mamba_expand=2,
-            mamba_dt_rank=512,
-        ),
-        398.6,
-        36_864,
-    ),
-    (
-        "tiiuae/Falcon-H1-34B-Instruct",
-        config(
-            "falcon_h1",
-            72,
-            5120,
-            20,
-            4,
-            21504,
-            261120,
-            head_dim=128,
-            mamba_d_ssm=4096,
-            mamba_n_heads=32,
-            mamba_d_head=128,
-            mamba_d_state=256,
-            mamba_n_groups=2,
-            mamba_d_conv=4,
-            tie_word_embeddings=False,
-        ),
-        33.64,
-        147_456,
-    ),
-    (
-        "ibm-ai-platform/Bamba-9B-v2",
-        config(
-            "bamba",
-            32,
-            4096,
-            32,
-            8,
-            14336,
-            128256,
-            attn_layer_indices=[9, 18, 27],
-            mamba_n_heads=128,
-            mamba_d_head=64,
-            mamba_d_state=128,
-            mamba_d_conv=4,
-            mamba_expand=2,
-            mamba_n_groups=1,
-        ),
-        9.78,
-        12_288,
-    ),
-    (
-        "state-spaces/mamba2-2.7b",
-        {
-            "model_type": "mamba2",
-            "num_hidden_layers": 64,
-            "hidden_size": 2560,
-            "num_heads": 80,
-            "head_dim": 64,
-            "state_size": 128,
-            "expand": 2,
-            "conv_kernel": 4,
-            "n_groups": 1,
-            "vocab_size": 50288,
-            "tie_word_embeddings": True,
-        },
-        2.70,
-        0,
-    ),
-    (
-        "tiiuae/falcon-mamba-7b",
-        {
-            "model_type": "falcon_mamba",
-            "num_hidden_layers": 64,
-            "hidden_size": 4096,
-            "state_size": 16,
-            "expand": 2,
-            "conv_kernel": 4,
-            "time_step_rank": 256,
-            "intermediate_size": 8192,
-            "vocab_size": 65024,
-            "tie_word_embeddings": False,
-        },
-        7.27,
-        0,
-    ),
-    (
-        "EleutherAI/gpt-neox-20b",
-        config("gpt_neox", 44, 6144, 64, 64, 24576, 50432),
-        20.55,
-        1_081_344,
-    ),
-    ("microsoft/phi-2", config("phi", 32, 2560, 32, 32, 10240, 51200), 2.78, 327_680),
-    (
-        "databricks/dbrx-instruct",
-        {
-            "model_type": "dbrx",
-            "n_layers": 40,
-            "d_model": 6144,
-            "n_heads": 48,
-            "max_seq_len": 32768,
-            "vocab_size": 100352,
-            "attn_config": {"kv_n_heads": 8},
-            "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
-        },
-        131.6,
-        163_840,
-    ),
-    (
-        "mosaicml/mpt-7b",
-        {
-            "model_type": "mpt",
-            "n_layers": 32,
-            "d_model": 4096,
-            "n_heads": 32,
-            "max_seq_len": 2048,
-            "vocab_size": 50432,
-            "expansion_ratio": 4,
-        },
-        6.65,
-        524_288,
-    ),
-    (
-        "deepseek-ai/deepseek-moe-16b-base",
-        config(
-            "deepseek",
-            28,
-            2048,
-            16,
-            16,
-            10944,
-            102400,
-            n_routed_experts=64,
-            num_experts_per_tok=6,
-            n_shared_experts=2,
-            moe_intermediate_size=1408,
-            first_k_dense_replace=1,
-        ),
-        16.38,
-        229_376,
-    ),
-    (
-        "openbmb/MiniCPM3-4B",
-        config(
-            "minicpm3",
-            62,
-            2560,
-            40,
-            40,
-            6400,
-            73448,
-            kv_lora_rank=256,
-            q_lora_rank=768,
-            qk_nope_head_dim=64,
-            qk_rope_head_dim=32,
-            v_head_dim=64,
-        ),
-        4.07,
-        35_712,
-    ),
-]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sizes(name: str) -> None:
+    row = PUBLISHED[name]
+    model = read_hf_config(row["config"], name=name)
+    assert model.total_params / 1e9 == pytest.approx(row["billions"], rel=0.03)
+    assert model.kv_bytes_per_token == row["kv_bytes"]
+
+
+def mixers(name: str) -> dict[str, int]:
+    """The kinds of a published checkpoint's mixers, with their numbers of layers."""
+    found: dict[str, int] = {}
+    mixer: Mixer
+    for mixer, count in read_hf_config(PUBLISHED[name]["config"], name=name).mixers:
+        found[mixer.kind] = found.get(mixer.kind, 0) + count
+    return found
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "billions", "kv"), PUBLISHED, ids=[row[0] for row in PUBLISHED]
+    ("name", "expected"),
+    [
+        ("ibm-granite/granite-4.0-h-small", {"mamba2": 36, "gqa": 4}),
+        ("ai21labs/Jamba-v0.1", {"mamba1": 28, "gqa": 4}),
+        ("tiiuae/Falcon-H1-34B-Instruct", {"gqa": 72, "mamba2": 72}),
+        ("ibm-ai-platform/Bamba-9B-v2", {"mamba2": 29, "gqa": 3}),
+        ("LiquidAI/LFM2-1.2B", {"short_conv": 10, "gqa": 6}),
+        ("LGAI-EXAONE/EXAONE-4.0-32B", {"sliding": 48, "gqa": 16}),
+        ("XiaomiMiMo/MiMo-V2-Flash", {"gqa": 9, "sliding": 39}),
+        ("meituan-longcat/LongCat-Flash-Chat", {"mla": 56}),
+    ],
 )
-def test_published_sizes(name: str, given: dict[str, Any], billions: float, kv: int) -> None:
-    model = read_hf_config(given, name=name)
-    assert model.total_params / 1e9 == pytest.approx(billions, rel=0.03)
-    assert model.kv_bytes_per_token == kv
+def test_layers_of_each_kind(name: str, expected: dict[str, int]) -> None:
+    assert mixers(name) == expected
+
+
+def test_factors_of_values_are_left_out_and_said() -> None:
+    plain = read_hf_config(LLAMA)
+    factors = {"embedding_multiplier": 12.0, "logits_scaling": 16.0, "residual_multiplier": 0.22}
+    granite = read_hf_config(LLAMA | factors | {"model_type": "granite"})
+    assert granite.layers == plain.layers
+    assert granite.notes == (
+        "embedding_multiplier, logits_scaling, residual_multiplier: factors of values, which cost "
+        "nothing, are left out",
+    )
+
+
+def test_an_unknown_family_with_the_fields_of_llama_is_read_as_it_and_said() -> None:
+    model = read_hf_config(LLAMA | {"model_type": "newest"})
+    assert model.layers == read_hf_config(LLAMA).layers
+    assert model.notes[0].startswith("model_type newest is not known: its layers are taken to be")
+
+
+def test_bfloat16_heads_of_their_own_width_for_values() -> None:
+    mixer = Gqa(heads=8, kv_heads=2, head_dim=192, v_dim=128)
+    assert mixer.params(256).attention == 256 * (8 * 192 + 2 * (192 + 128) + 8 * 128)
+    assert mixer.kv_size == 2 * (192 + 128) // 2
+
+
+def test_pruned_layers_have_heads_and_widths_of_their_own() -> None:
+    blocks = [
+        {"attention": {"n_heads_in_group": 4}, "ffn": {"ffn_mult": 3.0}},
+        {"attention": {"n_heads_in_group": 8}, "ffn": {"ffn_mult": 1.5}},
+        {"attention": {"no_op": True}, "ffn": {"ffn_mult": 1.5}},
+        {"attention": {"n_heads_in_group": 4}, "ffn": {"no_op": True}},
+    ]
+    model = read_hf_config(LLAMA | {"model_type": "nemotron-nas", "block_configs": blocks})
+    kv_heads = [(mixer.kv_heads, count) for mixer, count in model.mixers]
+    assert kv_heads == [(2, 2), (1, 1)]
+    # Two thirds of the multiple of 256, up to a multiple of 256.
+    assert [(ffn.width, count) for ffn, count in model.ffns] == [(512, 1), (256, 2)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model_type": "bert", "architectures": ["BertModel"]}, "an encoder.*Qwen3-Embedding"),
+        ({"model_type": "whisper"}, "an encoder with a decoder beside it.*Qwen2-Audio"),
+        ({"model_type": "llada"}, "a diffusion model"),
+        (LLAMA | {"model_type": "novel", "ssm_states": 3}, "not known here .ssm_states.*layers"),
+        ({"model_type": "novel"}, "none of the fields hidden_size"),
+        (LLAMA | {"model_type": "novel", "layer_types": ["odd"] * 4}, "layer_types has 'odd'"),
+        (LLAMA | {"model_type": "granite", "layer_types": ["mamba"] * 4}, "no fields of Mamba"),
+    ],
+)
+def test_others_are_refused_with_the_way_round(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        read_hf_config(given, name="m")
+
+
+def test_a_pooling_model_of_decoder_layers_is_priced_and_said() -> None:
+    model = read_hf_config(LLAMA | {"architectures": ["LlamaForSequenceClassification"]})
+    assert model.notes == (
+        "LlamaForSequenceClassification answers with a vector or score: set output_tokens 1 to "
+        "price prompts",
+    )
