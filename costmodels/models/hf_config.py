@@ -13,7 +13,7 @@ from typing import Any
 
 from costmodels.datafile import read_json_object
 from costmodels.fields import TEXT, Fields
-from costmodels.models.checkpoint_format import read_precision
+from costmodels.models.checkpoint_format import format_notes, read_precision
 from costmodels.models.families.by_rule import check_decoder, read_by_rule
 from costmodels.models.families.decoder import Reader
 from costmodels.models.families.experts import (
@@ -42,6 +42,7 @@ from costmodels.models.families.plain import (
     read_opt,
 )
 from costmodels.models.spec import ModelSpec
+from sim.errors import ScenarioError
 
 FAMILIES: dict[str, Reader] = {
     "bloom": read_bloom,
@@ -139,8 +140,13 @@ def read_hf_config(
     if isinstance(config, str | Path):
         path = Path(config)
         path = path / "config.json" if path.is_dir() else path
+        if path.name.endswith("hf_quant_config.json"):
+            raise ScenarioError(
+                f"{path}: this file has ModelOpt's formats alone; give the config.json beside it, "
+                "or the folder that holds both"
+            )
         values, where = _with_modelopt(read_json_object(path), path), str(path)
-        name = name or path.parent.name or path.stem
+        name = name or (path.parent.name if path.name == "config.json" else "") or path.stem
         source = source or f"config file {path.name}"
     else:
         values, where = config, f"config of {name or 'the model'}"
@@ -184,8 +190,9 @@ def _is_one_number(value: Any) -> bool:
 
 def _with_modelopt(values: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     """Add ModelOpt's formats, which it writes to a separate file beside the config."""
-    beside = path.with_name("hf_quant_config.json")
-    if "quantization_config" in values or not beside.is_file():
+    names = "hf_quant_config.json", path.name.replace("config.json", "hf_quant_config.json")
+    beside = next((one for name in names if (one := path.with_name(name)).is_file()), None)
+    if "quantization_config" in values or beside is None:
         return values
     part = Fields(read_json_object(beside), str(beside)).part("quantization")
     return {**values, "quantization_config": {"quant_method": "modelopt", **part.values}}
@@ -195,6 +202,7 @@ def _build(fields: Fields, name: str, confidence: str, source: str) -> ModelSpec
     model_type = fields.need(TEXT, "model_type", what="the name of an architecture")
     pooling = check_decoder(fields)
     decoder = FAMILIES.get(model_type, read_by_rule)(fields)
+    precision = read_precision(fields, sum(group.count for group in decoder.layers))
     return ModelSpec(
         name=name,
         model_type=model_type,
@@ -208,8 +216,8 @@ def _build(fields: Fields, name: str, confidence: str, source: str) -> ModelSpec
         extra_params=decoder.extra_params,
         residual=decoder.residual,
         mtp=decoder.mtp,
-        precision=read_precision(fields, sum(group.count for group in decoder.layers)),
+        precision=precision,
         confidence=confidence,
         source=source,
-        notes=(*pooling, *decoder.notes),
+        notes=(*pooling, *decoder.notes, *format_notes(fields, precision, name)),
     )
