@@ -35,6 +35,9 @@ _MODELOPT = {
     "W8A16": "w8a16",
     "INT8_SQ": "int8",
 }
+# Families whose recurrent states vLLM 0.25 keeps in 32 bits if the config does not say; other states
+# are in the model's own type (mamba_ssm_cache_dtype auto).
+_WIDE_STATES = ("kimi", "layers", "minimax", "nemotron_h", "qwen3_5")
 _LAYER = re.compile(r"layers\.(\d+)\b")
 # Parts of a layer that no quantization touches, whatever the config says of them.
 _NEVER = re.compile(r"norm|bias|conv|router|indexer|vision|visual|mtp|(^|\.)gate(\.|\$|$)")
@@ -63,6 +66,7 @@ def read_precision(fields: Fields, num_layers: int) -> ModelPrecision:
     """Return the precision of a config. Raises `ScenarioError` for an unknown method or group
     size."""
     precision = precision_of(_dtype(fields))
+    precision = replace(precision, state=_state_dtype(fields, precision.dtype))
     if "quantization_config" in fields:
         precision = _quantized(precision, fields.part("quantization_config"), num_layers)
     expert_dtype = fields.first("expert_dtype")
@@ -358,6 +362,15 @@ def _classes_of(name: str) -> list[str]:
     if "attn" in name or "attention" in name or ".mixer." in name:
         return ["attention"]
     return ["ffn"] if "mlp" in name or ".ffn" in name else []
+
+
+def _state_dtype(fields: Fields, dtype: str) -> str:
+    stated = fields.first("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
+    if stated is None:
+        is_wide = str(fields.first("model_type")).startswith(_WIDE_STATES)
+        return "float32" if is_wide else dtype
+    found = _DTYPE_ALIASES.get(str(stated), str(stated))
+    return found if found in ("float32", *DTYPE_BYTES) else dtype
 
 
 def _dtype(fields: Fields) -> str:
