@@ -35,8 +35,8 @@ _MODELOPT = {
     "W8A16": "w8a16",
     "INT8_SQ": "int8",
 }
-# Families whose recurrent states vLLM 0.25 keeps in 32 bits if the config does not say; other states
-# are in the model's own type (mamba_ssm_cache_dtype auto).
+# Families whose recurrent states vLLM 0.25 keeps in 32 bits if the config does not say; those of
+# others are in the model's own type (mamba_ssm_cache_dtype auto).
 _WIDE_STATES = ("kimi", "layers", "minimax", "nemotron_h", "qwen3_5")
 _LAYER = re.compile(r"layers\.(\d+)\b")
 # Parts of a layer that no quantization touches, whatever the config says of them.
@@ -326,10 +326,10 @@ def _plain_classes(kept: list[str], layers: int) -> set[str]:
     """
     named: dict[str, set[str]] = {}
     for name in kept:
-        if name.startswith("re:"):
-            for kind, numbers in _matched(name[3:], layers).items():
-                named.setdefault(kind, set()).update(numbers)
-        for kind in _classes_of(name):
+        matched = _matched(name[3:], layers) if name.startswith("re:") else {}
+        for kind, numbers in matched.items():
+            named.setdefault(kind, set()).update(numbers)
+        for kind in () if matched else _classes_of(name):
             found = _LAYER.search(name)
             named.setdefault(kind, set()).add(found.group(1) if found else "all")
     return {

@@ -267,7 +267,7 @@ def test_a_name_that_says_a_format_without_its_file_is_noted(tmp_path: Path) -> 
     beside.write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
     model = read_hf_config(path)
     assert (model.precision.experts, model.notes) == ("nvfp4", ())
-    with pytest.raises(ScenarioError, match="give the config.json beside it"):
+    with pytest.raises(ScenarioError, match="give the config"):
         read_hf_config(beside)
 
 
