@@ -26,6 +26,7 @@ _CLASSES = (
     ("experts", "routed experts"),
     ("embedding", "embeddings and LM head"),
     ("others", "norms, biases, routers"),
+    ("towers", "vision and audio towers"),
 )
 
 _MIB = 1 << 20
@@ -72,7 +73,7 @@ def weight_entries(rank: RankShard, away: RankOffload = ON_DEVICE) -> tuple[Memo
             continue
         stored = _format_of(precision, name)
         size = load_format(stored).num_bytes(count)
-        if name != "embedding":
+        if name not in ("embedding", "towers"):
             size = int(size * rank.stage_share * resident)
         elif is_pipeline and not rank.local.tie_word_embeddings:
             size //= 2
@@ -143,7 +144,7 @@ def workspace_entries(
 
 
 def _format_of(precision: ModelPrecision, name: str) -> str:
-    stored: str = precision.dtype if name == "others" else getattr(precision, name)
+    stored: str = precision.dtype if name in ("others", "towers") else getattr(precision, name)
     return stored
 
 

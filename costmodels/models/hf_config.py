@@ -8,13 +8,14 @@ rule, and needs a row of traits at most; others need a function there, and a lin
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from costmodels.datafile import read_json_object
 from costmodels.fields import TEXT, Fields
 from costmodels.models.checkpoint_format import format_notes, read_precision
-from costmodels.models.families.by_rule import check_decoder, read_by_rule
+from costmodels.models.families.by_rule import check_decoder, read_by_rule, with_defaults
 from costmodels.models.families.decoder import Reader
 from costmodels.models.families.experts import (
     read_glm4_moe,
@@ -42,6 +43,7 @@ from costmodels.models.families.plain import (
     read_opt,
 )
 from costmodels.models.spec import ModelSpec
+from costmodels.models.towers import read_towers
 from sim.errors import ScenarioError
 
 FAMILIES: dict[str, Reader] = {
@@ -92,7 +94,7 @@ FAMILIES: dict[str, Reader] = {
 
 UNKNOWN_POSITIONS = 2048
 """Positions of a config that does not say them, as vLLM assumes."""
-_NESTED = ("text_config", "llm_config")
+_NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 # Sizes that may be a list, one of a layer; all layers alike are read.
 _LISTED = ("intermediate_size", "moe_intermediate_size", "moe_topk", "num_shared_expert")
 # Parts of the layers' own, in the files of DBRX and MPT.
@@ -133,7 +135,7 @@ def read_hf_config(
 ) -> ModelSpec:
     """Read a config given as a mapping, a ``config.json`` path, or the folder that holds one.
 
-    Only the language model of a multimodal file is read: its other towers are not in the spec.
+    Of a multimodal file the language model is read, and the towers of images and sounds.
     Raises `ScenarioError` for a file that is missing or not JSON, a field that is missing or of the
     wrong kind, and for an architecture whose layers its fields do not say.
     """
@@ -151,14 +153,22 @@ def read_hf_config(
     else:
         values, where = config, f"config of {name or 'the model'}"
     fields = Fields(_completed(_text_part(values, where), values), where)
-    return _build(fields, name or str(values.get("_name_or_path") or "model"), confidence, source)
+    named = name or str(values.get("_name_or_path") or "model")
+    return _with_towers(_build(fields, named, confidence, source), values, where)
+
+
+def _with_towers(model: ModelSpec, values: Mapping[str, Any], where: str) -> ModelSpec:
+    """Return the model with the towers whose parts the whole config has."""
+    towers, notes = read_towers(values, where, model.hidden_size)
+    return replace(model, towers=towers, notes=(*model.notes, *notes))
 
 
 def _text_part(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """Return the language model's own fields; multimodal files nest them."""
     for key in _NESTED:
         if values.get(key) is not None:
-            return Fields(values, where).part(key).values
+            inner = Fields(values, where).part(key).values
+            return with_defaults(_text_part(inner, where))
     return values
 
 

@@ -47,6 +47,14 @@ def rule_of(model_type: str) -> Rule | None:
     return found
 
 
+def with_defaults(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the language model's part of a multimodal config with the sizes that it leaves to its
+    family's defaults."""
+    known = read_data(_FILE)["defaults"].get(part.get("model_type"), {})
+    given = {name: value for name, value in part.items() if value is not None}
+    return {**known, **part, **given} if known else part
+
+
 def check_decoder(fields: Fields) -> tuple[str, ...]:
     """Return notes on a config whose model answers no tokens. Raises `ScenarioError`, with what
     would work, for models that do not decode."""
