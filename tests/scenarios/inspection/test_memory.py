@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from costmodels.engines.attention_backends import architecture
 from costmodels.hardware.gpus import gpu_names, load_gpu
 from costmodels.layouts.layout import Layout
 from costmodels.layouts.shard import valid_sizes
@@ -59,9 +58,7 @@ def test_every_byte_of_any_model_is_accounted_for(
     weights = [e for e in entries if e.group == WEIGHTS]
     filling = sum(e.num_bytes for e in weights if "filled up" in e.what)
     assert sum(e.num_bytes for e in weights) == plan.rank.weight_bytes + filling
-    # Marlin fills gpt-oss up, where no other kernel has 4-bit floats.
-    runs_marlin = architecture(plan.gpu) in ("turing", "ampere", "ada")
-    assert (filling > 0) == ("gpt-oss" in name and runs_marlin)
+    assert (filling > 0) == ("gpt-oss" in name)
     if not plan.missing_bytes:
         assert all(entry.num_bytes >= 0 for entry in entries)
     for row in reserve(plan, prompt, output, 262_144):
