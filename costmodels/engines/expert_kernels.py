@@ -178,7 +178,7 @@ def expert_kernel(shard: RankShard, gpu: GpuSpec, profile: EngineProfile) -> Exp
         rates=None if rates is None else _rates(rates, gpu),
         tile=row.get("tile", {}),
         multiples=tuple(row.get("multiples", (1, 1))),
-        layout=row.get("stored"),
+        layout=_layout(row, shard.model.model_type),
         inputs=experts.inputs,
         hidden=experts.latent or shard.local.hidden_size,
         width=experts.width,
@@ -186,6 +186,12 @@ def expert_kernel(shard: RankShard, gpu: GpuSpec, profile: EngineProfile) -> Exp
         num_experts=experts.num_experts,
         top_k=experts.top_k,
     )
+
+
+def _layout(row: Mapping[str, Any], model_type: str) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any] | None = row.get("stored")
+    is_met = found is not None and model_type in found.get("model_types", [model_type])
+    return found if is_met else None
 
 
 def _rates(row: Mapping[str, Any], gpu: GpuSpec) -> Rates:
