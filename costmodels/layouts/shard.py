@@ -173,6 +173,7 @@ def _local(model: ModelSpec, layout: Layout) -> ModelSpec:
         layers=layers,
         vocab_size=-(-model.vocab_size // ranks),
         towers=tuple(tower.sharded(ranks) for tower in model.towers),
+        encoder_flops=model.encoder_flops / ranks,
     )
 
 

@@ -135,9 +135,15 @@ def workspace_entries(
         if activations >= sampler
         else (f"sampler of {max_num_seqs:,} rows", "", sampler)
     )
+    encoded: tuple[MemoryEntry, ...] = ()
+    if model.towers:  # what the encoder may put out in a step is kept until its tokens are computed
+        kept = max_num_batched_tokens * hidden * model.dtype_bytes
+        what = f"encoder cache of {max_num_batched_tokens:,} tokens"
+        encoded = (MemoryEntry(WORKSPACE, what, model.dtype, kept),)
     return (
         MemoryEntry(WORKSPACE, *peak),
         *gathered,
+        *encoded,
         MemoryEntry(WORKSPACE, "runtime, CUDA graphs", "", profile.runtime_bytes),
         *communication_buffers(rank, max_num_batched_tokens),
     )

@@ -74,6 +74,8 @@ class ModelSpec:
     """Residual connections; None: plain ones."""
     towers: tuple[Tower, ...] = ()
     """Encoders of images and sounds beside the language model."""
+    encoder_flops: float = 0.0
+    """FLOPs of the towers for each new token of a prompt, as a mean over prompts."""
     mtp: tuple[LayerGroup, ...] = ()
     """Layers of multi-token-prediction modules, counted only on request."""
     precision: ModelPrecision = PLAIN

@@ -35,6 +35,7 @@ from costmodels.operators.context_rates import (
     ShortRates,
     chunk_rates,
     decode_rates,
+    encoder_rate,
 )
 from costmodels.operators.operators import term_operator
 from costmodels.operators.shared_prefix import SharedPrefixRates, shared_prefix_rates
@@ -292,7 +293,9 @@ class KernelTimes:
         pair_s: dict[Cap, float] = {}
         read_s: dict[Cap, float] = {}
         short: dict[int, ShortRates] = {}
-        token_s = token_read_s = chunk_s = prefix_s = seq_s = 0.0
+        token_read_s = chunk_s = prefix_s = seq_s = 0.0
+        family = "prefill_attention"
+        token_s = encoder_rate(self.shard, self._work_price(family, self._constants(family)))
         hot = 1 + self.efficiency.throttle_slowdown
         tile_tokens = self._constants("prefill_attention").attention_query_tile_tokens / 2
         for mixer, count in self.shard.local.prompt_mixers:
