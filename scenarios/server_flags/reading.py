@@ -147,7 +147,9 @@ def _further(values: dict[str, Any], places: Places, comments: Mapping[str, str]
     complete = "workload" in values
     scenario = validate(values if complete else values | {"workload": ANY_WORKLOAD}, places)
     try:
-        blocks = build(scenario).replica.memory.blocks
+        replica = build(scenario).replica
+        lines += [f"{note[0].upper()}{note[1:]}." for note in replica.model.notes]
+        blocks = replica.memory.blocks
         lines.append(
             f"It fits: {blocks.num_gpu_blocks:,} KV blocks of {blocks.block_size} tokens an engine."
         )
