@@ -163,6 +163,21 @@ def _with_towers(model: ModelSpec, values: Mapping[str, Any], where: str) -> Mod
     return replace(model, towers=towers, notes=(*model.notes, *notes))
 
 
+def _positions(fields: Fields) -> int:
+    """Return the positions that a config has, scaled ones as vLLM derives them: the original ones
+    times the factor, except where the config counts the scaled ones itself."""
+    positions = fields.count("max_position_embeddings", default=UNKNOWN_POSITIONS)
+    rope = fields.child("rope_scaling" if "rope_scaling" in fields else "rope_parameters")
+    kind, factor = rope.first("rope_type", "type"), rope.first("factor")
+    is_scaled = isinstance(factor, int | float) and kind in ("yarn", "linear", "dynamic")
+    # Gemma 3 counts scaled positions itself.
+    if not is_scaled or str(fields.first("model_type")).startswith("gemma3"):
+        return positions
+    if kind == "yarn":
+        positions = rope.count("original_max_position_embeddings", default=positions)
+    return int(positions * factor)
+
+
 def _text_part(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """Return the language model's own fields; multimodal files nest them."""
     for key in _NESTED:
@@ -200,7 +215,9 @@ def _is_one_number(value: Any) -> bool:
 
 def _with_modelopt(values: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     """Add ModelOpt's formats, which it writes to a separate file beside the config."""
-    names = "hf_quant_config.json", path.name.replace("config.json", "hf_quant_config.json")
+    names = ["hf_quant_config.json"]
+    if path.name.endswith("config.json"):
+        names.append(f"{path.name.removesuffix('config.json')}hf_quant_config.json")
     beside = next((one for name in names if (one := path.with_name(name)).is_file()), None)
     if "quantization_config" in values or beside is None:
         return values
@@ -219,7 +236,7 @@ def _build(fields: Fields, name: str, confidence: str, source: str) -> ModelSpec
         layers=decoder.layers,
         hidden_size=fields.count("hidden_size"),
         vocab_size=fields.count("vocab_size"),
-        max_position_embeddings=fields.count("max_position_embeddings", default=UNKNOWN_POSITIONS),
+        max_position_embeddings=_positions(fields),
         norm=decoder.norm,
         tie_word_embeddings=fields.flag("tie_word_embeddings", default=decoder.tied),
         learned_position_rows=decoder.position_rows,

@@ -263,6 +263,9 @@ def test_a_name_that_says_a_format_without_its_file_is_noted(tmp_path: Path) -> 
     path = tmp_path / "maker--Model-NVFP4_config.json"
     path.write_text(json.dumps(CONFIG))
     assert "its name says nvfp4" in read_hf_config(path).notes[0]
+    other = tmp_path / "any.json"
+    other.write_text(json.dumps(CONFIG))
+    assert read_hf_config(other).notes == ()
     beside = tmp_path / "maker--Model-NVFP4_hf_quant_config.json"
     beside.write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
     model = read_hf_config(path)

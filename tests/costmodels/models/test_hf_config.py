@@ -144,6 +144,20 @@ def test_nested_text_config() -> None:
     assert read_hf_config(nested) == read_hf_config(LLAMA)
 
 
+@pytest.mark.parametrize(
+    ("rope", "positions"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}, 4096),
+        ({"type": "linear", "factor": 2.0}, 4096),
+        ({"rope_type": "llama3", "factor": 8.0}, 2048),
+        ({"rope_type": "default"}, 2048),
+    ],
+)
+def test_scaled_positions_are_those_that_vllm_derives(rope: dict[str, Any], positions: int) -> None:
+    for key in ("rope_scaling", "rope_parameters"):
+        assert read_hf_config(LLAMA | {key: rope}).max_position_embeddings == positions
+
+
 def test_family_traits() -> None:
     qwen2 = attention(LLAMA | {"model_type": "qwen2"})
     assert (qwen2.qkv_bias, qwen2.out_bias, qwen2.qk_norm) == (True, False, False)
