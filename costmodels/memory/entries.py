@@ -108,10 +108,8 @@ def workspace_entries(
     """
     model = rank.local
     hidden = model.hidden_size
-    widest = max(
-        *(mixer.row_elements(hidden) for mixer, _ in model.mixers),
-        *(ffn.row_elements(hidden) for ffn, _ in model.ffns),
-    )
+    parts = (*model.mixers, *model.ffns)
+    widest = max(part.row_elements(hidden) for part, _ in parts)
     # Residual, norm output and layer output live beside the widest operator.
     vectors = 3 + (model.residual.kept if model.residual else 0)
     activations = max_num_batched_tokens * (vectors * hidden + widest) * model.dtype_bytes
