@@ -28,7 +28,7 @@ def linear_mixer(fields: Fields) -> Mixer:
 
 
 def gdn(fields: Fields) -> Gdn:
-    """Read Gated DeltaNet."""
+    """Read Gated DeltaNet with its heads and convolution."""
     return Gdn(
         k_heads=fields.count("linear_num_key_heads"),
         v_heads=fields.count("linear_num_value_heads"),
