@@ -98,9 +98,9 @@ class ExpertKernel:
         """
         if self.layout is None:
             return self.filled
+        multiple = int(self.layout["multiple"])
         hidden, width = (
-            -(-size // self.layout["multiple"]) * self.layout["multiple"] / size
-            for size in (self.hidden, self.width)
+            -(-size // multiple) * multiple / size for size in (self.hidden, self.width)
         )
         if self.layout["sides"] == "both":
             return hidden * width

@@ -108,8 +108,8 @@ def workspace_entries(
     """
     model = rank.local
     hidden = model.hidden_size
-    parts = (*model.mixers, *model.ffns)
-    widest = max(part.row_elements(hidden) for part, _ in parts)
+    widths = [mixer.row_elements(hidden) for mixer, _ in model.mixers]
+    widest = max(*widths, *(ffn.row_elements(hidden) for ffn, _ in model.ffns), 0)
     # Residual, norm output and layer output live beside the widest operator.
     vectors = 3 + (model.residual.kept if model.residual else 0)
     activations = max_num_batched_tokens * (vectors * hidden + widest) * model.dtype_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -299,7 +299,7 @@ def _modelopt(part: Fields) -> Stored:
 
 
 _UNQUANTIZED = ("none", "unquantized")
-_METHODS = {
+_METHODS: dict[str, Callable[[Fields], Stored]] = {
     "fp8": _fp8,
     "fbgemm-fp8": lambda part: Stored("fp8"),
     "mxfp4": lambda part: Stored("mxfp4"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -63,7 +64,7 @@ class Tower:
 
     def tokens(self, width: int, height: int) -> int:
         """Return the prompt tokens of an image of so many pixels. Requires patches of pixels."""
-        side = self.patch * round(self.patches_per_token**0.5)
+        side = self.patch * math.isqrt(self.patches_per_token)
         return max(1, round(width / side)) * max(1, round(height / side))
 
     def sharded(self, ranks: int) -> Tower:
@@ -160,7 +161,7 @@ def _tower(
 
 def _row(modality: str, part: Fields, config: Mapping[str, Any]) -> Mapping[str, Any]:
     rows: Mapping[str, Any] = read_data(_FILE)[modality]
-    for name in (part.first("model_type"), config.get("model_type")):
+    for name in (str(part.first("model_type")), str(config.get("model_type"))):
         if name in rows:
             found: Mapping[str, Any] = rows[name]
             return found
