@@ -192,7 +192,7 @@ def _completed(text: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str
     nested part."""
     outer = {
         key: whole[key]
-        for key in ("quantization_config", "dtype", "torch_dtype")
+        for key in ("quantization_config", "dtype", "torch_dtype", "tie_word_embeddings")
         if key in whole and text.get(key) is None
     }
     for key in _INNER:

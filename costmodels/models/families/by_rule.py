@@ -84,6 +84,7 @@ def read_by_rule(fields: Fields) -> Decoder:
         notes = (_note(model_type, fields), *notes)
     if rule.get("doubled"):
         return _doubled(fields, rule, notes)
+    fields, more_experts = _of_text(fields)
     mixers, ffns = _mixers(fields, rule), _ffns(fields, rule)
     is_parallel = rule.get("parallel", False)
     for key in ("use_parallel_residual", "parallel_attn", "parallel_attn_mlp_res"):
@@ -101,7 +102,7 @@ def read_by_rule(fields: Fields) -> Decoder:
         norm="layer" if rule.get("norm") == "layer" else "rms",
         tied=rule.get("tied", False),
         position_rows=positions,
-        extra_params=connection_params(fields, len(layers)),
+        extra_params=connection_params(fields, len(layers)) + more_experts,
         residual=connections(fields.optional_count("hc_mult")),
         mtp=mtp_layers(fields, layers[-1], "num_nextn_predict_layers"),
         notes=notes,
@@ -127,6 +128,18 @@ def _doubled(fields: Fields, rule: Rule, notes: tuple[str, ...]) -> Decoder:
     layers: list[tuple[Mixer | None, Ffn | None]] = [(attention, plain)] * (2 * count)
     parts = grouped(layers), grouped([(None, replace(experts, top_k=real))] * count, norms=0)
     return Decoder(layers=(*parts[0], *parts[1]), notes=notes)
+
+
+def _of_text(fields: Fields) -> tuple[Fields, int]:
+    """Return the fields with the experts of text, where ERNIE-4.5-VL lists others for images
+    behind them, and the parameters of those others."""
+    counts, widths = fields.first("moe_num_experts"), fields.first("moe_intermediate_size")
+    if not (isinstance(counts, list) and isinstance(widths, list)):
+        return fields, 0
+    of_text = {**fields.values, "moe_num_experts": counts[0], "moe_intermediate_size": widths[0]}
+    fields = replace(fields, values=of_text)
+    others = sum(count * width for count, width in zip(counts[1:], widths[1:], strict=True))
+    return fields, 3 * others * fields.count("hidden_size") * sum(moe_layers(fields))
 
 
 def _note(model_type: str, fields: Fields) -> str:
