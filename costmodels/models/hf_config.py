@@ -73,6 +73,7 @@ FAMILIES: dict[str, Reader] = {
     "minimax_m1": read_minimax,
     "minimax_m2": read_minimax_m2,
     "minimax_m3": read_minimax_m3,
+    "minimax_text_01": read_minimax,
     "minimax_m3_vl": read_minimax_m3,
     "minimax_m3_vl_text": read_minimax_m3,
     "mistral": read_llama,

@@ -16,6 +16,8 @@ _PARTS = {
     "audio": ("audio_config", "audio_encoder_config", "sound_config"),
 }
 _CHANNELS = 3
+_HEAD_DIM = 64
+"""Features of a head where a tower does not say its heads."""
 # A thinker of an omni model nests its towers beside its text model.
 _INNER = ("thinker_config",)
 
@@ -102,8 +104,8 @@ def read_towers(config: Mapping[str, Any], where: str, text_hidden: int) -> Foun
             tower = _tower(modality, Fields(part, where, f"{key}."), config, text_hidden)
             if tower is None:
                 notes.append(
-                    f"{key} does not say its sizes (hidden_size, layers, heads): the {modality} "
-                    "tower's weights and time are left out"
+                    f"{key} does not say its sizes (hidden_size, num_hidden_layers): the "
+                    f"{modality} tower's weights and time are left out"
                 )
             else:
                 towers.append(tower)
@@ -117,10 +119,11 @@ def _tower(
     row = _row(modality, part, config)
     known = {k: v for k, v in row.items() if k not in ("projector", "width_field")}
     fields = replace(part, values={**known, **_renamed(part.values, row)})
-    needed = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+    needed = ("hidden_size", "num_hidden_layers")
     if not all(isinstance(fields.first(key), int) for key in needed):
         return None
     hidden = fields.count("hidden_size")
+    heads = fields.count("num_attention_heads", default=max(1, hidden // _HEAD_DIM))
     width = fields.first("intermediate_size", "mlp_dim")
     if not isinstance(width, int):
         width = int(hidden * float(fields.first("mlp_ratio") or 4))
@@ -146,8 +149,8 @@ def _tower(
         modality=modality,
         layers=fields.count("num_hidden_layers"),
         hidden=hidden,
-        heads=fields.count("num_attention_heads"),
-        head_dim=hidden // fields.count("num_attention_heads"),
+        heads=heads,
+        head_dim=hidden // heads,
         width=block_width,
         gated=bool(row.get("gated", str(fields.first("hidden_act")) in ("silu", "swish"))),
         rotary=bool(row.get("rotary", False)),
@@ -178,6 +181,7 @@ _NAMES = {
     "encoder_attention_heads": "num_attention_heads",
     "encoder_ffn_dim": "intermediate_size",
     "d_model": "hidden_size",
+    "width": "hidden_size",
     "vt_hidden_size": "hidden_size",
     "vt_num_hidden_layers": "num_hidden_layers",
     "vt_num_attention_heads": "num_attention_heads",

@@ -136,7 +136,10 @@ def _of_text(fields: Fields) -> tuple[Fields, int]:
     counts, widths = fields.first("moe_num_experts"), fields.first("moe_intermediate_size")
     if not (isinstance(counts, list) and isinstance(widths, list)):
         return fields, 0
-    of_text = {**fields.values, "moe_num_experts": counts[0], "moe_intermediate_size": widths[0]}
+    of_text = {
+        name: value[0] if name.startswith("moe_") and isinstance(value, list) else value
+        for name, value in fields.values.items()
+    }
     fields = replace(fields, values=of_text)
     others = sum(count * width for count, width in zip(counts[1:], widths[1:], strict=True))
     return fields, 3 * others * fields.count("hidden_size") * sum(moe_layers(fields))
@@ -179,6 +182,10 @@ def _check_known(fields: Fields, model_type: str) -> None:
         for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
         if key not in fields
     ]
+    if lacking and fields.first("text_model_id"):
+        raise fields.error(
+            f"its language model is {fields.first('text_model_id')}: give that (text_model_id)"
+        )
     if foreign or lacking:
         what = f"fields of layers that are not known here ({', '.join(foreign)})" if foreign else ""
         lack = f"none of the fields {', '.join(lacking)}" if lacking else ""
@@ -316,6 +323,10 @@ def _of_blocks(fields: Fields, mixers: list[Mixer | None]) -> list[Mixer | None]
     """Return mixers as pruned models (DeciLM, Nemotron-NAS) have them: ``block_configs`` has an
     entry a layer, with fewer KV heads or no attention."""
     blocks = fields.children("block_configs")
+    kv_heads = fields.items("num_key_value_heads_per_layer")
+    if kv_heads and not blocks:
+        each = zip(mixers, kv_heads, strict=False)
+        return [replace(m, kv_heads=n) if isinstance(m, Gqa) else m for m, n in each]
     if not blocks:
         return mixers
     found: list[Mixer | None] = []

@@ -223,6 +223,7 @@ def test_no_family_is_left_out() -> None:
         "gemma3",
         "gemma4_text",
         "minimax_m1",
+        "minimax_text_01",
         "qwen3_5_moe",
         "qwen3_5_text",
         "qwen3_5_moe_text",

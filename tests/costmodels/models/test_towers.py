@@ -102,7 +102,7 @@ def test_a_tower_without_sizes_is_left_out_and_said() -> None:
     model = read_hf_config(multimodal("novel", "vision_config", {"depth_map": 3}, 2048), name="m")
     assert model.towers == ()
     assert model.notes == (
-        "vision_config does not say its sizes (hidden_size, layers, heads): the vision tower's "
+        "vision_config does not say its sizes (hidden_size, num_hidden_layers): the vision tower's "
         "weights and time are left out",
     )
 
