@@ -45,6 +45,7 @@ from costmodels.models.families.plain import (
 from costmodels.models.spec import ModelSpec
 from costmodels.models.towers import read_towers
 from sim.errors import ScenarioError
+from sim.paths import is_file, is_folder
 
 FAMILIES: dict[str, Reader] = {
     "bloom": read_bloom,
@@ -142,7 +143,7 @@ def read_hf_config(
     """
     if isinstance(config, str | Path):
         path = Path(config)
-        path = path / "config.json" if path.is_dir() else path
+        path = path / "config.json" if is_folder(path) else path
         if path.name.endswith("hf_quant_config.json"):
             raise ScenarioError(
                 f"{path}: this file has ModelOpt's formats alone; give the config.json beside it, "
@@ -219,7 +220,7 @@ def _with_modelopt(values: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     names = ["hf_quant_config.json"]
     if path.name.endswith("config.json"):
         names.append(f"{path.name.removesuffix('config.json')}hf_quant_config.json")
-    beside = next((one for name in names if (one := path.with_name(name)).is_file()), None)
+    beside = next((one for one in map(path.with_name, names) if is_file(one)), None)
     if "quantization_config" in values or beside is None:
         return values
     part = Fields(read_json_object(beside), str(beside)).part("quantization")
