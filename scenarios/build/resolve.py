@@ -14,6 +14,7 @@ from costmodels.models.quantization import AUTO, method_names, quantize
 from costmodels.models.spec import ModelSpec, in_dtype, quantized
 from scenarios.build import features
 from scenarios.build.host import host_factor, host_notes
+from scenarios.build.images import with_towers
 from scenarios.build.layout import layout_of, offload_of
 from scenarios.build.replica import Replica
 from scenarios.schema import EngineOptions, Scenario
@@ -98,7 +99,8 @@ def _served(
     model = quantized(
         model, linear=None if method else linear, kv_cache=(None if cache else kv) or AUTO
     )
-    return _with_policy(model, scenario.kv.policy), notes
+    model, more = with_towers(scenario, _with_policy(model, scenario.kv.policy))
+    return model, (*notes, *more)
 
 
 def _methods(scenario: Scenario, quantization: str | None, kv_dtype: str | None) -> _Methods:

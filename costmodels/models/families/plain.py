@@ -80,14 +80,19 @@ def read_bloom(fields: Fields) -> Decoder:
 
 def read_falcon(fields: Fields) -> Decoder:
     """Read Falcon: attention and FFN side by side, so their outputs are summed over ranks once."""
-    hidden = fields.count("hidden_size")
+    hidden, is_new = (
+        fields.count("hidden_size"),
+        fields.flag("new_decoder_architecture", default=False),
+    )
     attention = gqa(fields)
+    if not is_new and fields.flag("multi_query", default=True):
+        attention = replace(attention, kv_heads=1)
     ffn = dense(
         Fields({"width": fields.count("ffn_hidden_size", default=4 * hidden)}, fields.where),
         "width",
         gated=False,
     )
-    norms = 2 if fields.flag("new_decoder_architecture", default=False) else 1
+    norms = 2 if is_new else 1
     layers = [(attention, ffn)] * fields.count("num_hidden_layers")
     return Decoder(layers=grouped(layers, norms=norms, all_reduces=1), norm="layer", tied=True)
 
