@@ -104,10 +104,17 @@ def test_fine_tunes_and_folders_have_the_shape_in_their_name(name: str, like: st
 
 
 def test_what_a_row_leaves_out_is_said() -> None:
-    assert load_model("Qwen/Qwen2.5-VL-7B-Instruct").notes == (
-        "Qwen/Qwen2.5-VL-7B-Instruct: the image tower is not counted",
+    assert load_model("Qwen/Qwen2.5-Omni-7B").notes == (
+        "Qwen/Qwen2.5-Omni-7B: towers and talker are not counted",
     )
     assert "read as Llama's layers" in load_model("internlm/internlm3-8b-instruct").notes[0]
+
+
+def test_towers_are_part_of_multimodal_rows() -> None:
+    seven = load_model("Qwen/Qwen2.5-VL-7B-Instruct-AWQ")
+    assert seven.total_params / 1e9 == pytest.approx(8.29, rel=0.005)
+    assert [tower.modality for tower in seven.towers] == ["vision"]
+    assert len(seven.notes) == 1
 
 
 def test_a_note_names_the_alias_that_the_name_is_of() -> None:
@@ -192,7 +199,7 @@ def test_no_name_suggests_another_family_or_size(
             assert 1 / 1.6 < load_model(other).total_params / 1e9 / billions < 1.75
 
 
-@pytest.mark.parametrize("name", ["sakamakismile/LFM9-8B", "x/DeepSQX-Preview", "x/Jamba-70B"])
+@pytest.mark.parametrize("name", ["x/LFX9-8B", "x/DeepSQX-Preview", "x/Jumbo-70B"])
 def test_families_that_are_like_no_other_get_no_suggestion(name: str) -> None:
     with pytest.raises(ScenarioError) as error:
         load_model(name)
