@@ -153,11 +153,11 @@ class DevicePlan:
     def _filling(self) -> tuple[MemoryEntry, ...]:
         """What the kernel of routed experts fills up their matrices with."""
         kernel = expert_kernel(self._target, self.gpu, self.profile)
-        if kernel is None or kernel.filled == 1:
+        if kernel is None or kernel.stored == 1:
             return ()
         local = self._target.local
         experts = local.precision.weight_bytes(Params(experts=local.params().experts))
-        more = int(experts * self._target.stage_share * Fraction(kernel.filled - 1))
+        more = int(experts * self._target.stage_share * Fraction(kernel.stored - 1))
         what = f"experts filled up for {kernel.name}"
         return (MemoryEntry(WEIGHTS, what, local.precision.experts, more),)
 

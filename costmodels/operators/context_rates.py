@@ -114,6 +114,13 @@ def decode_rates(
     return DecodeRates(by_kv_heads=by_kv_heads, seq_s=seq_s)
 
 
+def encoder_rate(shard: RankShard, price: Price) -> float:
+    """Return the seconds of the towers' work for each new token of a prompt; 0 without images."""
+    if not shard.local.encoder_flops:
+        return 0.0
+    return price(_unit(ContextTerm(flops=shard.local.encoder_flops), 1, flops=1.0))
+
+
 def chunk_rates(
     shard: RankShard, price: Price, mixers: tuple[tuple[Mixer, int], ...] | None = None
 ) -> ChunkRates:
@@ -140,6 +147,8 @@ def chunk_rates(
             more = _short_rates(work, work.short, count, price)
             longest = work.short.longest_tokens
             short[longest] = short[longest] + more if longest in short else more
+    if mixers is None:
+        token_s += encoder_rate(shard, price)
     return ChunkRates(
         pair_s=pair_s,
         token_s=token_s,

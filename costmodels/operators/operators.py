@@ -169,6 +169,9 @@ def prefill_operators(shard: RankShard, sums: PrefillSums) -> list[Operator]:
             others = _pair_operators(work.prefill, work.prefix_flops, count, sums)
             found += [_where(~is_short, one) for one in others]
         found += _chunk_operators(work, count, sums)
+    if shard.local.encoder_flops:
+        term = ContextTerm(name="encoder", flops=shard.local.encoder_flops)
+        found.append(term_operator(term, 1, sums.tokens, sums.tokens))
     return found
 
 

@@ -78,6 +78,9 @@ class EngineOptions(Section):
     tensor_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
         1, description="GPUs that share each layer of a replica"
     )
+    language_model_only: bool = Field(
+        False, description="load no towers of images and sounds, and take none"
+    )
     pipeline_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
         1, description="stages that the layers of a replica are divided into"
     )

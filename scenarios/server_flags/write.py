@@ -68,7 +68,7 @@ def scenario_text(
 def _command(outcomes: Sequence[Outcome], table: Table) -> list[str]:
     """Return the command without flags that have no effect, because their values may be secret."""
     start = " ".join(table.launchers[0]).replace("-m ", "python -m ")
-    said = [outcome for outcome in outcomes if outcome.kind != "no_effect"]
+    said = [o for o in outcomes if o.shown and o.kind != "no_effect"]
     text = " ".join(
         [
             *(outcome.shown for outcome in said if outcome.is_variable),

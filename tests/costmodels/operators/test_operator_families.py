@@ -40,7 +40,7 @@ MODELS = {
         {*PLAIN, "grouped_gemm", "mla_decode", "kda_chunk", "kda_recurrent"}
         - {"prefill_attention", "decode_attention"},
     ),
-    "qwen3-next-80b-a3b": (
+    "qwen3.5-397b-a17b": (
         2,
         {*PLAIN, "grouped_gemm", "gdn_chunk", "gdn_recurrent", "all_reduce", "all_gather"},
     ),
