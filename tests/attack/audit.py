@@ -25,7 +25,7 @@ def audit(result: RunResult) -> list[str]:
     done = rows[rows.status == "finished"]
     if not (done.e2e_s >= done.ttft_s).all() or not (done.ttft_s >= 0).all():
         faults.append("an answer ended before its first token, or began before it arrived")
-    accounts = [name for name in rows if name.endswith("_ns")]
+    accounts = [name for name in map(str, rows) if name.endswith("_ns")]
     off_ns = np.abs(done[accounts].sum(axis=1) - (done.e2e_s * 1e9).round())
     if (off_ns > 1).any():
         faults.append(f"accounts of E2E are {off_ns.max():.0f} ns off")
