@@ -15,9 +15,10 @@ from scenarios.files.flags import ANY_WORKLOAD, apply_flags
 from scenarios.files.load import apply_override, apply_setting, validate
 from scenarios.files.paths import relocated
 from scenarios.files.yaml_text import Places
-from scenarios.server_flags.argv import Given, read_given, read_words
+from scenarios.server_flags.argv import Given, read_given
 from scenarios.server_flags.outcome import Outcome, for_experts, settle
 from scenarios.server_flags.table import Table, load_table
+from scenarios.server_flags.words import read_words
 from scenarios.server_flags.write import refusal, report, scenario_text
 from sim.errors import ScenarioError
 

@@ -18,10 +18,11 @@ from scenarios.commands import app
 from scenarios.files.load import parse_scenario
 from scenarios.files.schema_yaml import section_of
 from scenarios.schema import Scenario
-from scenarios.server_flags.argv import read_given, read_words
+from scenarios.server_flags.argv import read_given
 from scenarios.server_flags.outcome import Outcome, settle
 from scenarios.server_flags.reading import Reading, read_command
 from scenarios.server_flags.table import TABLES, Flag, load_table
+from scenarios.server_flags.words import read_words
 from sim.errors import ScenarioError
 
 MODEL = "meta-llama/Llama-3.1-8B"
