@@ -42,7 +42,7 @@ def read_given(arguments: Sequence[str], table: Table) -> list[Given]:
     missing, for extra words, and for a config file that cannot be read.
     """
     # argparse would stop at two dashes, and drop them where they are a value
-    words = [word.removesuffix("=--") for word in arguments if word != "--"]
+    words = [word.removesuffix("=--") for word in arguments if word not in ("--", "...", "\u2026")]
     has_truth: dict[str, bool] = {}
     for word, following in pairwise([*words, ""]):
         if word.startswith("-") and not re.match(r"-(\d|$)", word):
@@ -67,15 +67,20 @@ def read_given(arguments: Sequence[str], table: Table) -> list[Given]:
 
 
 def _positional(words: Sequence[str], given: Sequence[Given], table: Table) -> list[Given]:
-    """Return the model without a flag, if there is one. Raises `ScenarioError` for other words."""
+    """Return the model without a flag, if there is one, and variables that are not set.
+
+    Raises `ScenarioError` for other words.
+    """
     model = next(flag for flag in table.flags.values() if flag.field == "model")
     named = [*(one.value for one in given if one.flag is model), *words]
+    unset = [word for word in words if word.startswith("$") and word != named[0]]
+    words = [word for word in words if word not in unset]
     for word in words:
         if word != named[0]:
             raise ScenarioError(
                 f"{word!r} belongs to no flag, and the model is {named[0]!r} already"
             )
-    return [Given("", model, word) for word in words[:1]]
+    return [*(Given("", model, word) for word in words[:1]), *(Given(w, None, "") for w in unset)]
 
 
 def _option(name: str, table: Table, *, has_truth: bool) -> dict[str, Any]:

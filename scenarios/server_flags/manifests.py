@@ -74,7 +74,7 @@ def _in(value: Any) -> Iterator[Container]:
             for item in value:
                 yield from _in(item)
     elif isinstance(value, dict):
-        if isinstance(value.get("vllmConfig"), dict):
+        if isinstance(value.get("modelURL"), str):
             yield _of_production_stack(value)
         starts = [_words(value.get(key)) for key in ("entrypoint", "command", "args")]
         if any(starts):
@@ -122,11 +122,14 @@ def _environment(value: Any) -> dict[str, str]:
 
 def _of_production_stack(spec: Mapping[str, Any]) -> Container:
     """Return the command that the Helm chart of vLLM's production stack makes of a modelSpec."""
-    config = dict(spec["vllmConfig"])
+    config = dict(spec.get("vllmConfig") or {})
+    engine = [config.pop(name, None) for name in ("v1", "v0")]
     extra = config.pop("extraArgs", None)
     options = {_CAPITAL.sub("-", str(key)).lower(): item for key, item in config.items()}
-    words = ["--model", str(spec.get("modelURL")), *option_words(options), *_words(extra)]
+    words = ["--model", str(spec["modelURL"]), *option_words(options), *_words(extra)]
     environment = _environment(spec.get("env"))
+    if engine[1] or str(engine[0]) == "0":
+        environment["VLLM_USE_V1"] = "0"
     cache = spec.get("lmcacheConfig")
     if isinstance(cache, dict) and cache.get("enabled"):
         words += ["--kv-transfer-config", '{"kv_connector": "LMCacheConnectorV1"}']

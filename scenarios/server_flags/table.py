@@ -34,7 +34,8 @@ class Flag:
     older: bool = False
     """Only older versions of the engine have it."""
     field: str = ""
-    """Dotted field of the scenario that the flag sets, if it is mapped."""
+    """Dotted field of the scenario that the flag sets, if it is mapped; empty: its reader names
+    several."""
     reads: str = ""
     """Name of the reader in `server_flags.values` that parses the text; empty: use `choices`."""
     choices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -120,7 +121,13 @@ def load_table(engine: str) -> Table:
         semantics=tuple(data.get("semantics", ())),
         flags=flags,
         environment={
-            name: Flag(names=(name,), fate=group["gravity"], **_common(group))
+            name: Flag(
+                names=(name,),
+                fate="mapped" if "field" in group else group["gravity"],
+                field=group.get("field", ""),
+                reads=group.get("reads", ""),
+                **_common(group),
+            )
             for group in data["environment"]
             for name in group["names"].split()
         },

@@ -85,6 +85,9 @@ def _in_manifest(container: Container, table: Table) -> Words | None:
     variables = {name: [value] for name, value in container.environment.items()}
     words = [expanded(word, variables) for word in container.words]
     found = next(_in_words(words, table), None)
+    if found is None:  # a script in one word
+        scripts = (word for word in words if re.search(r"\s", word))
+        found = next((one for script in scripts for one in _found([script], table)), None)
     if found is None and table.image_runs and table.image in (container.image or ""):
         found = Words(words, {})
     if found is None:
