@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -48,6 +49,9 @@ WITH_OTHERS: dict[str, Callable[[str, Settings], Any]] = {
     "sglang_speculation": sglang_speculation,
 }
 """Readers that run after all others, because they need what the other flags say or set."""
+
+_OPEN = re.compile(r"\$\{?\(?\w+\)?\}?|<[^<>]+>|\{\{.*?\}\}")
+"""What a value leaves open: a variable that is not set, or a placeholder."""
 
 Kind = Literal["set", "reported", "no_effect", "refused", "unknown", "left_out"]
 
@@ -143,9 +147,17 @@ def _settle(one: Given, table: Table, settings: Mapping[str, Any]) -> Outcome:
     except NotPriced as why:
         return Outcome(shown, why.gravity or flag.gravity, str(why) or flag.otherwise)
     except ValueError as error:
-        hint = "; the command does not set that variable: put NAME=VALUE before it"
-        hint = hint if "$" in one.value else ""
-        raise ScenarioError(f"{shown}: {error}{hint}") from None
+        open_ones = _OPEN.findall(one.value)
+        if open_ones:
+            names = " ".join(f"{name.strip('${}()')}=VALUE" for name in open_ones)
+            is_variable = open_ones[0].startswith("$")
+            because = (
+                f"the command does not set that variable: put {names} before it"
+                if is_variable
+                else "a placeholder: put a value in its place"
+            )
+            return Outcome(shown, "unknown", because)
+        raise ScenarioError(f"{shown}: {error}") from None
     if value is None and flag.takes == "json":
         return Outcome(shown, "reported", flag.note)
     if isinstance(value, Fields) and value:

@@ -92,7 +92,7 @@ class Table:
         if found is not None or not name.startswith("--") or len(name) < 4:
             return found
         near = {f.names: f for spelling, f in self.flags.items() if spelling.startswith(name)}
-        current = [f for f in near.values() if not f.older]
+        current = [f for f in near.values() if not f.older] or list(near.values())
         return current[0] if len(current) == 1 else None
 
 

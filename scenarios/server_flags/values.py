@@ -86,8 +86,11 @@ def largest(text: str) -> int:
     return max(whole(part) for part in re.split(r"[\s,]+", text.strip("[] ")))
 
 
-def compilation(text: str) -> int | None:
-    """Return the largest CUDA graph that a compilation config, or only a level, leaves."""
+def compilation(text: str) -> int | Fields | None:
+    """Return the largest CUDA graph that a compilation config, or only a level, leaves.
+
+    With graphs of the pieces between attention alone, also that mode.
+    """
     if text in ("0", "1", "2", "3"):
         config: dict[str, Any] = {"mode": int(text)}
     else:
@@ -95,11 +98,15 @@ def compilation(text: str) -> int | None:
     mode = str(config.get("cudagraph_mode", "FULL_AND_PIECEWISE")).upper()
     if mode == "NONE" or str(config.get("mode", config.get("level", 3))) == "0":
         return _EAGER
-    if mode not in ("FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL"):
-        raise NotPriced(f"cudagraph_mode {mode}: decodes without a full CUDA graph are not priced")
-    sizes = [size for size in config.get("cudagraph_capture_sizes") or () if isinstance(size, int)]
+    if mode not in ("FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE"):
+        raise NotPriced(f"cudagraph_mode {mode} is not known")
+    sizes = [one for one in config.get("cudagraph_capture_sizes") or () if isinstance(one, int)]
     named = [config[key] for key in _GRAPH_KEYS if config.get(key) is not None]
-    return max(sizes) if sizes else graph_size(str(named[0])) if named else None
+    size = max(sizes) if sizes else graph_size(str(named[0])) if named else None
+    if mode != "PIECEWISE":
+        return size
+    fields = {"engine.cudagraph_mode": mode, "engine.max_cudagraph_capture_size": size}
+    return Fields({field: value for field, value in fields.items() if value is not None})
 
 
 def redundant_experts(text: str) -> int:
@@ -184,7 +191,8 @@ def attention_by_ranks(text: str, settings: Settings) -> Fields:
     if not load_model(settings["model"]).num_experts:
         raise NotPriced("attention by requests is modelled for models with experts")
     sizes = {"data": ranks, "tensor": gpus // ranks}
-    return Fields({f"engine.{name}_parallel_size": n for name, n in sizes.items()})
+    fields = {f"engine.{name}_parallel_size": n for name, n in sizes.items()}
+    return Fields(fields | {"pool.replicas": 1})
 
 
 def hicache_gib(text: str) -> float | None:

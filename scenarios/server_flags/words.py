@@ -88,7 +88,9 @@ def _in_manifest(container: Container, table: Table) -> Words | None:
     if found is None:  # a script in one word
         scripts = (word for word in words if re.search(r"\s", word))
         found = next((one for script in scripts for one in _found([script], table)), None)
-    if found is None and table.image_runs and table.image in (container.image or ""):
+    is_arguments = bool(words) and (words[0][:2] == "--" or words[0][:1] != "-")
+    is_image = table.image_runs and table.image in (container.image or "")
+    if found is None and is_arguments and is_image:
         found = Words(words, {})
     if found is None:
         return None
