@@ -58,6 +58,12 @@ _FLAGS: dict[str, Any] = {
     ],
     "replicas": Annotated[int | None, typer.Option(help="Replicas behind the router.")],
     "trace": Annotated[Path | None, typer.Option(help="Trace file to replay.")],
+    "columns": Annotated[
+        str | None,
+        typer.Option(
+            help="Columns of a trace of your own: arrival=time,input=prompt_tokens,output=..."
+        ),
+    ],
     "preset": Annotated[str | None, typer.Option(help="Workload preset.")],
     "rate": Annotated[float | None, typer.Option(help="Mean arrival rate, requests/s.")],
     "concurrency": Annotated[

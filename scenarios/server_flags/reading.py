@@ -15,12 +15,14 @@ from scenarios.files.flags import ANY_WORKLOAD, apply_flags
 from scenarios.files.load import apply_override, apply_setting, validate
 from scenarios.files.paths import relocated
 from scenarios.files.yaml_text import Places
+from scenarios.schema import Scenario
 from scenarios.server_flags.argv import Given, read_given
 from scenarios.server_flags.outcome import Outcome, for_experts, settle
 from scenarios.server_flags.table import Table, load_table
 from scenarios.server_flags.words import read_words
 from scenarios.server_flags.write import refusal, report, scenario_text
-from sim.errors import ScenarioError
+from sim.errors import ScenarioError, TraceError
+from workloads.readers.detect import detect_format
 
 _ASSUMED_GPU = "H200"
 
@@ -33,6 +35,8 @@ class Reading:
     """YAML text of the scenario."""
     report: str
     """Report on each flag: what it set, or why it has no effect."""
+    problem: str | None = None
+    """Why the scenario cannot run as it stands; None if it can."""
 
 
 def read_command(
@@ -71,7 +75,7 @@ def read_command(
         path = tuple(field.split("."))
         if places.get(path) != from_command[path]:
             comments[field] = ""  # one of our options has replaced the command's value
-    further = _further(values, places, comments)
+    further, problem = _further(values, places, comments)
     text = scenario_text(
         relocated(values, out.parent if out is not None else Path()),
         comments,
@@ -80,7 +84,7 @@ def read_command(
         name=str(out or "scenario.yaml"),
     )
     told = report(outcomes, table, image=words.image, further=further, verbose=verbose)
-    return Reading(text, told)
+    return Reading(text, told, problem)
 
 
 def _with_model(given: list[Given], name: str | None, table: Table) -> list[Given]:
@@ -135,8 +139,11 @@ def _values(
     return values, comments, places
 
 
-def _further(values: dict[str, Any], places: Places, comments: Mapping[str, str]) -> list[str]:
-    """Return further lines of the report: what was assumed or is missing, and whether it can run.
+def _further(
+    values: dict[str, Any], places: Places, comments: Mapping[str, str]
+) -> tuple[list[str], str | None]:
+    """Return further lines of the report: what was assumed or is missing, and whether it can run;
+    and why it cannot.
 
     Raises `ScenarioError` for values that make no scenario.
     """
@@ -147,16 +154,31 @@ def _further(values: dict[str, Any], places: Places, comments: Mapping[str, str]
             lines.append(f"{field}: {values[section][name]}, {comment}")
     complete = "workload" in values
     scenario = validate(values if complete else values | {"workload": ANY_WORKLOAD}, places)
+    problem = _trace_problem(scenario)
     try:
         blocks = build(scenario).replica.memory.blocks
         lines.append(
             f"It fits: {blocks.num_gpu_blocks:,} KV blocks of {blocks.block_size} tokens an engine."
         )
     except ScenarioError as error:
-        lines.append(f"As it stands it cannot run: {error}")
+        problem = str(error)
+    if problem is not None:
+        lines.append(f"As it stands it cannot run: {problem}")
     if not complete:
         lines.append(
             "No workload: the file has some commented out; or give --trace, --preset, or "
             "--input-tokens and --output-tokens with --rate or --concurrency."
         )
-    return lines
+    return lines, problem
+
+
+def _trace_problem(scenario: Scenario) -> str | None:
+    """Return why the first line of a trace that is here makes no trace; None if it does."""
+    trace = scenario.workload.trace
+    if trace is None or trace.columns or trace.format or not Path(trace.path).is_file():
+        return None
+    try:
+        detect_format(trace.path)
+    except TraceError as error:
+        return str(error).partition("; known formats")[0]
+    return None
