@@ -1,5 +1,5 @@
-"""Read results of AIPerf: ``profile_export.jsonl``, one request per line, or
-``profile_export_aiperf.json``.
+"""Read results of AIPerf, and of GenAI-Perf before it: ``profile_export.jsonl``, one request per
+line, or a summary, such as ``profile_export_aiperf.json`` or ``profile_export_genai_perf.csv``.
 
 Its inter_token_latency is one value per request, (latency - ttft)/(tokens - 1), which is called
 TPOT here. Its inter_chunk_latency has every gap between responses, which is called ITL here. Every
@@ -8,6 +8,9 @@ value has its unit.
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +26,7 @@ from calibrate.results.values import (
     read_count,
     read_number,
     read_numbers,
+    text_number,
 )
 from costmodels.fields import Fields, MustBe
 from sim.errors import TraceError
@@ -71,6 +75,34 @@ def read_aiperf(text: str, path: Path) -> list[MeasuredRun]:
             f"{documents[1].where}: a second object; expected one summary, or requests"
         )
     return [_of_summary(documents[0], name)]
+
+
+_TITLE = re.compile(r"(.+?)\s*\(([^()]*)\)")
+
+
+def looks_like_aiperf_csv(header: str) -> bool:
+    """Return whether a first line is that of a summary of these tools as CSV."""
+    return header.strip().lower().startswith(("metric,avg", "metric,value"))
+
+
+def read_aiperf_csv(text: str, path: Path) -> list[MeasuredRun]:
+    """Read a summary as CSV: tables with a metric and its unit in each row. Raises `TraceError`."""
+    metrics: dict[str, Any] = {}
+    names: list[str] = []
+    for cells in csv.reader(io.StringIO(text, newline="")):
+        if not cells or not cells[0]:
+            continue
+        if cells[0].lower() == "metric":
+            names = [name.strip().lower().replace("value", "avg") for name in cells[1:]]
+            continue
+        title = _TITLE.fullmatch(cells[0])
+        name, unit = (title[1], title[2]) if title is not None else (cells[0], "")
+        pairs = zip(names, cells[1:], strict=False)
+        numbers = {key: text_number(cell.replace(",", "")) for key, cell in pairs}
+        known = {key: value for key, value in numbers.items() if value is not None}
+        metrics["_".join(name.lower().split())] = {"unit": unit, **known}
+    name = printable(path.name.partition(".")[0])
+    return [_of_summary(Fields(metrics, str(path), raises=TraceError), name)]
 
 
 def _of_requests(documents: list[Fields], name: str, where: str) -> MeasuredRun:
@@ -137,18 +169,16 @@ def _of_summary(document: Fields, name: str) -> MeasuredRun:
     requests, errors = (
         _scalar(document, field) for field in ("request_count", "error_request_count")
     )
-    if requests is None:
-        document.fail("request_count", "an object with avg, how many requests succeeded")
     duration_s = _value(document.child("benchmark_duration"), _SECONDS, "avg")
     return MeasuredRun(
         name=name,
-        tool="AIPerf, summary",
+        tool="GenAI-Perf, summary" if requests is None else "AIPerf, summary",
         conditions=_conditions(document),
         latency_from="send",
         percentiles=LINEAR,
         summary=summary,
         duration_s=None if np.isnan(duration_s) else duration_s,
-        completed=int(requests),
+        completed=None if requests is None else int(requests),  # GenAI-Perf leaves it out
         failed=_failed(document) if errors is None else int(errors),
     )
 
@@ -193,6 +223,8 @@ def _conditions(document: Fields) -> dict[str, str | float]:
     config = document.first("input_config")
     load = Fields(_object(config, "loadgen"), document.where)
     models = _object(config, "endpoint").get("model_names")
+    if models is None and isinstance(config, dict):  # GenAI-Perf's place
+        models = config.get("model_names", config.get("model"))
     found = {
         "rate" if name == "request_rate" else name: value
         for name, value in displayed(load, "request_rate", "concurrency").items()
