@@ -23,7 +23,7 @@ scenario_app = typer.Typer(
 @scenario_app.command("init")
 @takes_flags(
     "model gpu tp replicas trace columns preset rate concurrency input_tokens output_tokens "
-    "num_requests slo_ttft slo_tpot slo_e2e seed"
+    "num_requests slo_ttft slo_tpot slo_e2e slo_itl seed"
 )
 def init(
     file: NewFile = None,
@@ -59,7 +59,7 @@ def _from_engine(engine: str, about: str) -> None:
     @scenario_app.command(f"from-{engine}", help=about)
     @takes_flags(
         "model gpu trace columns preset rate concurrency input_tokens output_tokens num_requests "
-        "slo_ttft slo_tpot slo_e2e"
+        "slo_ttft slo_tpot slo_e2e slo_itl"
     )
     def from_command(
         command: Annotated[

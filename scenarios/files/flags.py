@@ -34,6 +34,7 @@ _FIELDS = {
     "--slo-ttft": "slo.ttft_s",
     "--slo-tpot": "slo.tpot_s",
     "--slo-e2e": "slo.e2e_s",
+    "--slo-itl": "slo.itl_s",
     "--seed": "seed",
 }
 _SOURCES = {

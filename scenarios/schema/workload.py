@@ -157,6 +157,12 @@ class SloTargets(Section):
     ttft_s: Positive | None = Field(None, description="time to first token")
     tpot_s: Positive | None = Field(None, description="time per output token after the first")
     e2e_s: Positive | None = Field(None, description="from arrival to the last token")
+    itl_s: Positive | None = Field(None, description="gap between tokens (ITL, TBT), by itl_of")
+    itl_of: Literal["p50", "p90", "p95", "p99", "max", "longest_tenth"] = Field(
+        "p99",
+        description="what of each request's own gaps must keep within itl_s: a percentile, the "
+        "longest, or the mean of the longest tenth",
+    )
 
 
 class RequestClass(Source):
