@@ -47,7 +47,9 @@ THROUGHPUT_LABELS = {
     "availability": "Availability",
 }
 UTILIZATION_LABELS = {
-    "gpu_busy": "GPU busy",
+    "gpu_busy": "GPU busy, in time",
+    "arithmetic_in_use": "Peak FLOP/s in use",
+    "bandwidth_in_use": "Peak bandwidth in use",
     "kv_occupancy": "KV occupancy",
     "running": "Running",
     "waiting": "Waiting",
