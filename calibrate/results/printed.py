@@ -116,8 +116,8 @@ def read_engine_log(text: str, path: Path) -> list[MeasuredRun]:
             {name: float(value) * percent.get(name, 1.0) for name, value in found if value}
         )
     for match in _SGLANG.finditer(text):
-        names = ("running", "kv_usage", "output_tok_per_s", "waiting")
-        lines[""].append(dict(zip(names, map(float, match.groups()), strict=True)))
+        of_sglang = ("running", "kv_usage", "output_tok_per_s", "waiting")
+        lines[""].append(dict(zip(of_sglang, map(float, match.groups()), strict=True)))
     busy = {
         engine: [line for line in of_engine if line["output_tok_per_s"] > 0]
         for engine, of_engine in lines.items()

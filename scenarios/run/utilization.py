@@ -79,8 +79,9 @@ def _mean_use(steps: list[StepLog], window: Window, cost: StepCost, gpu: GpuSpec
         arithmetic_s, memory_s, gpu_s = peak_seconds(cost.prices, cost.kernels, columns)
         return np.array([(arithmetic_s / gpu_s).mean(), (memory_s / gpu_s).mean()])
     every = zip(*(columns[name].astype(int).tolist() for name in columns), strict=True)
-    shapes = [StepShape(*of[: len(SUMS)], clipped=of[len(SUMS) :]) for of in every]
-    return np.mean([_use(shape, cost, gpu) for shape in shapes[:: _SAMPLES // _FEW]], axis=0)
+    shapes = [StepShape(*of[: len(SUMS)])._replace(clipped=of[len(SUMS) :]) for of in every]
+    uses = np.array([_use(shape, cost, gpu) for shape in shapes[:: _SAMPLES // _FEW]])
+    return np.array(uses.mean(axis=0))
 
 
 def _inside(steps: StepLog, window: Window) -> NDArray[np.bool_]:

@@ -42,7 +42,8 @@ def overridden_positions(text: str, settings: Settings) -> int | None:
 def _scaled(rope: Mapping[str, Any], base: int | None, settings: Settings) -> int | None:
     from costmodels.models.catalog import load_model
 
-    parts = [part for part in rope.values() if isinstance(part, dict)] or [rope]
+    parts: list[Mapping[str, Any]] = [part for part in rope.values() if isinstance(part, dict)]
+    parts = parts or [rope]
     scaled = [p for p in parts if p.get("rope_type", p.get("type", "default")) not in _UNSCALED]
     if not scaled:
         return base

@@ -217,7 +217,7 @@ def test_prefix_caching_is_on_already_and_finds_nothing() -> None:
 
 
 def test_no_product_beyond_what_arrives() -> None:
-    """Of a baseline that serves next to nothing in time, ratios multiply to nonsense."""
+    """Ratios to a baseline that serves next to nothing in time multiply to nonsense."""
     overloaded = tiny(300, slo={"ttft_s": 0.5})
     overloaded["workload"]["rate_per_s"] = 60
     overloaded["engine"] = {"max_num_seqs": 12}
