@@ -200,7 +200,8 @@ def _chunk_operators(work: AttentionWork, count: int, sums: PrefillSums) -> list
         )
         found.append(term_operator(term, count, sums.tokens, sums.seqs))
     if work.prefill_token_bytes:
-        term = ContextTerm(name="votes", bytes=work.prefill_token_bytes)
+        name = "votes" if work.prefill else "chunks"
+        term = ContextTerm(name=name, bytes=work.prefill_token_bytes)
         found.append(term_operator(term, count, sums.tokens, sums.tokens))
     return found
 

@@ -169,3 +169,10 @@ class OverGqa:
 
     def sharded(self, ranks: int) -> Self:
         return replace(self, gqa=self.gqa.sharded(ranks))
+
+
+def softmax_attention(mixer: object) -> Gqa | None:
+    """Return the grouped-query attention of a layer or that it is built over; None without any."""
+    if isinstance(mixer, OverGqa):
+        return mixer.gqa
+    return mixer if isinstance(mixer, Gqa) else None
