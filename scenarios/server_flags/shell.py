@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from sim.errors import ScenarioError
 
@@ -16,7 +18,7 @@ _QUOTED_LINE = re.compile(r"^[ \t]*>[ \t]*(?=-)", re.MULTILINE)
 _COMMENT_LINE = re.compile(r"^[ \t]*#.*\n?", re.MULTILINE)
 _CONTINUED = re.compile(r"(?:\\[ \t]*(?:#[^\n]*)?\n|\^[ \t]*\n|^([^`\n]*)`[ \t]*\n)", re.MULTILINE)
 _NEXT_FLAG = re.compile(r"\s*\n\s*(?=--?[A-Za-z])")
-_BLANK = re.compile(r"(?:[^\S\n]|\u200b|\\[ \t]+(?=-)|\\[ \t\n]*\Z)+")
+_BLANK = re.compile(r"(?:[^\S\n]|\u200b|\\n?[ \t]+(?=-)|\\n(?=--)|\\[ \t\n]*\Z)+")
 _COMMENT = re.compile(r"#[^\n]*")
 _PLACEHOLDER = re.compile(r"<[A-Za-z_][\w .:/-]*>|\{\{.*?\}\}", re.DOTALL)
 _REDIRECTION = re.compile(r"(?:\d*|&)[<>]{1,3}(?:&\d|&-|\|)?[ \t]*")
@@ -24,6 +26,7 @@ _VARIABLE = re.compile(
     r"\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?::?[-=]((?:[^{}]|\{[^{}]*\})*)|:?\?[^}]*)?\}|\((\w+)\))"
 )
 _ARRAY = re.compile(r"(\w+)=\(")
+_WINDOWS_PATH = re.compile(r"[A-Za-z]:\\[^\s\"']+")
 _PLAIN = re.compile("[^\\s\"'\\\\$`;&|()<>{}\u2018\u2019\u201c\u201d\u200b]+")
 _ENDS = ";&|()\n"
 _UNCLOSED = "the command cannot be read: no closing quotation"
@@ -118,6 +121,8 @@ class Shell:
                 break
             if word is None and self._take(_LONG_DASH):
                 word = "--"
+            elif path := self._take(_WINDOWS_PATH) if word is None else "":
+                word = path
             elif plain := self._take(_PLAIN):
                 word = (word or "") + plain
             elif char in _SINGLE:
@@ -194,7 +199,11 @@ class Shell:
         start, opened = self._at, self._text[self._at : self._at + 2]
         if opened == "$(" and not self._starts(_VARIABLE):
             self._at = _closing(self._text, self._at + 1, "()")
-        elif opened[0] == "`":
+            inner = expanded(self._text[start : self._at], self.variables)
+            for name, values in self.variables.items():  # inside $(( )) names stand alone too
+                inner = re.sub(rf"\b{name}\b", " ".join(values), inner)
+            return _computed(inner) if inner.startswith("$((") else self._text[start : self._at]
+        if opened[0] == "`":
             end = self._text.find("`", self._at + 1)
             self._at = self._at + 1 if end < 0 else end + 1
         return self._text[start : self._at]
@@ -216,6 +225,36 @@ def expanded(word: str, variables: Mapping[str, list[str]]) -> str:
         return " ".join(variables.get(name, [match[0] if match[3] is None else match[3]]))
 
     return _VARIABLE.sub(value, word)
+
+
+def _computed(text: str) -> str:
+    """Compute ``$((8 * 1024))``; any other text stays as it is."""
+    names = re.sub(r"\$\{?|\}", "", text[3:-2])
+    if not text.startswith("$((") or not re.fullmatch(r"[\d\s+*/%()-]{1,200}", names):
+        return text
+    try:
+        return str(_value(ast.parse(names.strip().replace("/", "//"), mode="eval").body))
+    except (SyntaxError, ValueError, ZeroDivisionError, OverflowError, RecursionError):
+        return text
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def _value(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_value(node.left), _value(node.right))
+    raise ValueError(ast.dump(node))
 
 
 def _tidied(text: str) -> str:

@@ -15,6 +15,9 @@ from sim.errors import ScenarioError
 _CONTAINERS = ("docker", "podman", "nerdctl")
 _SHELLS = ("bash", "sh", "zsh", "ash")
 _SCRIPT = re.compile(r"-[a-z]*c")
+_DEEPEST = 4
+"""Commands within commands that are looked into: `docker run ... sh -c "ssh ... '...'"`."""
+_PLACE = re.compile(r"[/\\=]")
 _MODEL = re.compile(r"[\w.-]+/[\w./-]+")
 _OTHER_ENGINES = {
     "trtllm-serve": "TensorRT-LLM",
@@ -67,27 +70,26 @@ def read_words(command: Sequence[str], table: Table) -> Words:
     raise ScenarioError(f"the command starts no {table.engine} server; known are {known}")
 
 
-def _found(command: Sequence[str], table: Table) -> Iterator[Words]:
+def _found(command: Sequence[str], table: Table, depth: int = 0) -> Iterator[Words]:
+    if depth > _DEEPEST:
+        return
     if len(command) != 1:
-        yield from _in_words(list(command), table)
+        yield from _in_words(list(command), table, depth)
         return
     for container in containers(command[0]):
-        found = _in_manifest(container, table)
+        found = _in_manifest(container, table, depth)
         if found is not None:
             yield found
     shell = Shell()
     for words in shell.commands(command[0]):
-        for found in _in_words(words, table):
+        for found in _in_words(words, table, depth):
             yield Words(found.arguments, shell.exported | found.environment, found.image)
 
 
-def _in_manifest(container: Container, table: Table) -> Words | None:
+def _in_manifest(container: Container, table: Table, depth: int) -> Words | None:
     variables = {name: [value] for name, value in container.environment.items()}
     words = [expanded(word, variables) for word in container.words]
-    found = next(_in_words(words, table), None)
-    if found is None:  # a script in one word
-        scripts = (word for word in words if re.search(r"\s", word))
-        found = next((one for script in scripts for one in _found([script], table)), None)
+    found = next(_in_words(words, table, depth), None)
     is_arguments = bool(words) and (words[0][:2] == "--" or words[0][:1] != "-")
     is_image = table.image_runs and table.image in (container.image or "")
     if found is None and is_arguments and is_image:
@@ -97,27 +99,31 @@ def _in_manifest(container: Container, table: Table) -> Words | None:
     return Words(found.arguments, {**container.environment, **found.environment}, container.image)
 
 
-def _in_words(words: list[str], table: Table) -> Iterator[Words]:
+def _in_words(words: list[str], table: Table, depth: int) -> Iterator[Words]:
     """Yield the engine's arguments in one simple command, if it starts the engine."""
     for n, word in enumerate(words[1:-1], 1):
         if _SCRIPT.fullmatch(word) and PurePosixPath(words[n - 1]).name in _SHELLS:
-            for inner in _found([words[n + 1]], table):
+            for inner in _found([words[n + 1]], table, depth + 1):
                 environment = _assignments(words[:n]) | inner.environment
                 yield Words(inner.arguments, environment, inner.image)
             return
     for n, word in enumerate(words):
         if PurePosixPath(word).name in _CONTAINERS and "run" in words[n + 1 : n + 3]:
-            yield from _in_container(words[words.index("run", n) + 1 :], table)
+            yield from _in_container(words[words.index("run", n) + 1 :], table, depth)
             return
     started = _started(words, table)
     if started is not None:
         yield started
+        return
+    for word in words:  # a script in one word, as for tmux or ssh
+        if re.search(r"\s", word):
+            yield from _found([word], table, depth + 1)
 
 
 def _started(words: list[str], table: Table) -> Words | None:
     for launcher in table.launchers:
         for n in range(len(words) - len(launcher) + 1):
-            first = PurePosixPath(words[n].rpartition("=")[2]).name
+            first = _PLACE.split(words[n])[-1].removesuffix(".exe")
             if (first, *words[n + 1 : n + len(launcher)]) == launcher:
                 return Words(words[n + len(launcher) :], _assignments(words[:n]))
     for n, word in enumerate(words):
@@ -137,7 +143,7 @@ def _knows(word: str, table: Table) -> bool:
     return table.find(word.partition("=")[0].replace("_", "-")) is not None
 
 
-def _in_container(words: list[str], table: Table) -> Iterator[Words]:
+def _in_container(words: list[str], table: Table, depth: int) -> Iterator[Words]:
     environment: dict[str, str] = {}
     entrypoint: list[str] = []
     while words and words[0].startswith("-"):
@@ -155,7 +161,7 @@ def _in_container(words: list[str], table: Table) -> Iterator[Words]:
     if not words:
         return
     image, *arguments = words
-    inner = next(_in_words([*entrypoint, *arguments], table), None)
+    inner = next(_in_words([*entrypoint, *arguments], table, depth), None)
     if inner is not None:
         yield Words(inner.arguments, environment | inner.environment, image)
     elif table.image in image and table.image_runs:

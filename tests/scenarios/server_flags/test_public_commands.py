@@ -108,6 +108,7 @@ FORMS = {
     "an array": f'ARGS=(--tensor-parallel-size 4\n  --port 80)\nvllm serve {MODEL} "${{ARGS[@]}}"',
     "a text of flags": f"F='--tensor-parallel-size 4'\nvllm serve {MODEL} $F ${{MORE:-}}",
     "defaults in defaults": f"vllm serve {MODEL} -tp ${{TP:-${{GPUS:-4}}}}",
+    "arithmetic": f"N=2\nvllm serve {MODEL} -tp $((N * 2)) --max-model-len $((16*1024))",
     "a loop": f"for i in 0 1; do CUDA_VISIBLE_DEVICES=$i vllm serve {MODEL} -tp 4 & done",
     "a subshell": f"(cd /srv; vllm serve {MODEL} -tp 4)",
     "a file of Python": f"python vllm/entrypoints/openai/api_server.py --model {MODEL} -tp 4",
