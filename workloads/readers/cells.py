@@ -45,6 +45,7 @@ _DATES = (
     "%a %b %d %H:%M:%S %Y",
 )
 """Dates of web servers, spreadsheets, Kibana and C, beside those of ISO 8601."""
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+")
 _NOTHING = ("", "nan", "null", "none", "-")
 _LONGEST_FIELD = 1 << 24
 _DEEPEST = 3
@@ -145,6 +146,8 @@ def is_missing(value: Any) -> bool:
 
 def tokens(value: Any, name: str, minimum: int) -> int:
     """Return a number of tokens, also one written as a decimal. Raises TraceError."""
+    if isinstance(value, str) and _THOUSANDS.fullmatch(value):
+        value = value.replace(",", "")
     number = _as_number(value)
     if number is None or number != int(number) or not minimum <= number <= MAX_TOKENS:
         raise TraceError(

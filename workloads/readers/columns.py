@@ -35,7 +35,8 @@ _WELL_KNOWN = {
         "prompttokens inputtokens promptlen promptlength inputlen inputlength numprompttokens "
         "numinputtokens numprefilltokens prefilltokens prefilllength contexttokens requesttokens "
         "inputtoks prompttokencount inputtokencount inputsequencelength isl tokensin intokens "
-        "tokensprompt promptsize nprompttokens ninputtokens promptntokens inputtokenlength"
+        "tokensprompt promptsize nprompttokens ninputtokens promptntokens inputtokenlength "
+        "intoks intok"
     ),
     "output": (
         "completiontokens outputtokens outputlen outputlength numoutputtokens numgeneratedtokens "
@@ -43,10 +44,20 @@ _WELL_KNOWN = {
         "generationtokens responsetokens outputtoks completiontokencount outputtokencount "
         "outputsequencelength osl tokensout outtokens tokenscompletion outputsize responselength "
         "responselen completionlength ncompletiontokens noutputtokens outputntokens "
-        "outputtokenlength"
+        "outputtokenlength candidatestokencount outtoks outtok"
     ),
     "session": "sessionid session conversationid conversation chatid threadid dialogueid",
 }
+_ALIKE = {
+    "arrival": r"timestamp|arriv|datetime|(?:created|received|requested|sent|submitted)at$",
+    "input": r"(?:prompt|input|context|prefill).*(?:tok|len)|tok.*(?:prompt|input|in$)",
+    "output": r"(?:completion|output|generat|response|decode).*(?:tok|len)|tok.*(?:output|out$)",
+}
+"""What a name has that is not well known but can be nothing else, if it is the only one."""
+_OTHERWISE = re.compile(
+    r"cache|cost|price|usd|detail|audio|image|per|rate|speed|throughput|latency|first|last|end|"
+    r"finish|complet\w*at|max|limit|ttft|tpot|text|hash|type|model|name|id$"
+)
 _MOST_CLASSES = 64
 
 
@@ -169,7 +180,12 @@ def _well_known(key: str, names: list[str]) -> str | None:
             spelled.setdefault(plain(candidate), name)
             if suffix is not None:
                 spelled.setdefault(plain(suffix[1]), name)
-    return next((spelled[one] for one in _WELL_KNOWN[key].split() if one in spelled), None)
+    known = next((spelled[one] for one in _WELL_KNOWN[key].split() if one in spelled), None)
+    if known is not None or key not in _ALIKE:
+        return known
+    of_key = (name for name in names if re.search(_ALIKE[key], plain(name)))
+    alike = [name for name in of_key if not _OTHERWISE.search(plain(name))]
+    return alike[0] if len(alike) == 1 else None
 
 
 class _Reader:
