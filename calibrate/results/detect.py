@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -117,7 +118,7 @@ def read_measured(path: str | Path, *, format: str | None = None) -> list[Measur
     path = Path(path)
     if format is not None and format not in FORMATS:
         raise TraceError(f"unknown format {shown(format)}; known formats:\n{_known()}")
-    text = read_text(path)
+    text = _one_a_line(read_text(path))
     return with_unique_names(FORMATS[format or _detected(text, path)].read(text, path))
 
 
@@ -136,6 +137,22 @@ def _detected(text: str, path: Path) -> str:
         return found[0]
     why = f"fits several formats ({', '.join(found)})" if found else "format not recognised"
     raise TraceError(f"{path}: {why}; known formats:\n{_known()}")
+
+
+def _one_a_line(text: str) -> str:
+    """Return the text with the objects of a JSON list one a line, if a known tool made the
+    first."""
+    if not text.lstrip().startswith("["):
+        return text
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    rows = [row for row in found if isinstance(row, dict)]
+    first = Fields(rows[0] if rows else {}, "list", raises=TraceError)
+    if not any(known.matches and known.matches(first) for known in FORMATS.values()):
+        return text
+    return "\n".join(map(json.dumps, rows))
 
 
 def _first_line(text: str) -> str:

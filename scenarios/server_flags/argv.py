@@ -160,8 +160,19 @@ def _merged(given: list[Given]) -> list[Given]:
 
 
 def _both(first: str, second: str) -> str | None:
+    """Return two JSON objects as one; None if either is something else."""
     try:
         one, two = json.loads(first), json.loads(second)
     except ValueError:
         return None
-    return json.dumps(one | two) if isinstance(one, dict) and isinstance(two, dict) else None
+    both = isinstance(one, dict) and isinstance(two, dict)
+    return json.dumps(_joined_objects(one, two)) if both else None
+
+
+def _joined_objects(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
+    found = dict(one)
+    for key, value in two.items():
+        before: Any = found.get(key)
+        is_inner = isinstance(before, dict) and isinstance(value, dict)
+        found[key] = _joined_objects(before, value) if is_inner else value
+    return found

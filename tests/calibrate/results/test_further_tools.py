@@ -225,6 +225,12 @@ def test_several_tables_are_several_runs(tmp_path: Path) -> None:
     assert [run.completed for run in runs] == [200, 1920]
 
 
+def test_a_list_of_runs(tmp_path: Path) -> None:
+    one = {"model_id": "m", "completed": 3, "mean_ttft_ms": 120.0, "duration": 1.0}
+    runs = read(tmp_path, json.dumps([one | {"request_rate": 1}, one | {"request_rate": 2}]))
+    assert [run.conditions["rate"] for run in runs] == [1.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -188,6 +188,9 @@ def test_longer_positions() -> None:
         reading = read_command("vllm", [command], flags=LOAD | {"--gpu": "H100"})
         assert "It fits" in reading.report
         assert yaml.safe_load(reading.text)["engine"]["max_position_embeddings"] == 131_072
+    parts = "".join(f" --hf-overrides.rope_scaling.{key} {value}" for key, value in yarn.items())
+    found = read("vllm", f"vllm serve {MODEL} -tp 4 --max-model-len 131072{parts}")["engine"]
+    assert found["max_position_embeddings"] == 131_072
     longer = f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 vllm serve {MODEL} -tp 4 --max-model-len 80000"
     assert read("vllm", longer)["engine"]["max_position_embeddings"] == 80_000
     plain = f"vllm serve {MODEL} --rope-scaling '{json.dumps({'rope_type': 'llama3'})}'"
