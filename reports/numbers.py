@@ -47,7 +47,7 @@ THROUGHPUT_LABELS = {
     "availability": "Availability",
 }
 UTILIZATION_LABELS = {
-    "gpu_busy": "GPU busy, in time",
+    "gpu_busy": "GPU busy in time",
     "arithmetic_in_use": "Peak FLOP/s in use",
     "bandwidth_in_use": "Peak bandwidth in use",
     "kv_occupancy": "KV occupancy",

@@ -27,7 +27,7 @@ LABELS = {
     "availability": "Availability",
     "request_throughput": "Requests",
     "output_throughput": "Output",
-    "gpu_busy": "GPU busy, in time",
+    "gpu_busy": "GPU busy in time",
     "kv_occupancy.mean": "KV occupancy",
     "preemptions": "Preemptions",
     "saturation": "Saturation",
