@@ -9,8 +9,8 @@ value has its unit.
 from __future__ import annotations
 
 import csv
-import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +37,9 @@ _SECONDS = {
     **dict.fromkeys(("us", "µs", "microseconds"), 1e-6),
     **dict.fromkeys(("ns", "nanoseconds"), 1e-9),
 }
-_PER_S = dict.fromkeys(("requests/sec", "requests/s", "tokens/sec", "tokens/s", "1/s"), 1.0)
+_PER_S = dict.fromkeys(
+    ("requests/sec", "requests/s", "tokens/sec", "tokens/s", "1/s", "per sec"), 1.0
+)
 _TOKENS = dict.fromkeys(("tokens", "token"), 1.0)
 _METRICS = {
     "ttft": "time_to_first_token",
@@ -80,29 +82,54 @@ def read_aiperf(text: str, path: Path) -> list[MeasuredRun]:
 _TITLE = re.compile(r"(.+?)\s*\(([^()]*)\)")
 
 
-def looks_like_aiperf_csv(header: str) -> bool:
-    """Return whether a first line is that of a summary of these tools as CSV."""
-    return header.strip().lower().startswith(("metric,avg", "metric,value"))
+_HEADINGS = ("metric", "statistic")
+_EDGES = re.compile(r"[\u2502\u2503|]")
 
 
-def read_aiperf_csv(text: str, path: Path) -> list[MeasuredRun]:
-    """Read a summary as CSV: tables with a metric and its unit in each row. Raises `TraceError`."""
+def looks_like_aiperf_table(text: str) -> bool:
+    """Return whether a text is a summary of these tools as CSV, or as the table they print."""
+    return any(_is_heading(cells) for cells in _rows(text[:20_000]))
+
+
+def read_aiperf_table(text: str, path: Path) -> list[MeasuredRun]:
+    """Read a summary as CSV or as printed: tables with a metric and its unit in each row.
+
+    Raises `TraceError`.
+    """
     metrics: dict[str, Any] = {}
+    titles: list[str] = []
     names: list[str] = []
-    for cells in csv.reader(io.StringIO(text, newline="")):
-        if not cells or not cells[0]:
-            continue
-        if cells[0].lower() == "metric":
-            names = [name.strip().lower().replace("value", "avg") for name in cells[1:]]
-            continue
-        title = _TITLE.fullmatch(cells[0])
-        name, unit = (title[1], title[2]) if title is not None else (cells[0], "")
-        pairs = zip(names, cells[1:], strict=False)
-        numbers = {key: text_number(cell.replace(",", "")) for key, cell in pairs}
+    values: list[dict[str, str]] = []
+    for cells in _rows(text):
+        if _is_heading(cells):
+            names = [name.lower().replace("value", "avg") for name in cells[1:]]
+        elif names and any(cells[1:]):
+            titles.append(cells[0])
+            values.append(dict(zip(names, cells[1:], strict=False)))
+        elif titles and cells[0]:  # a printed title goes on in the next line
+            titles[-1] += f" {cells[0]}"
+    for written, of_row in zip(titles, values, strict=True):
+        title = _TITLE.fullmatch(written)
+        name, unit = (title[1], title[2]) if title is not None else (written, "tokens")
+        numbers = {key: text_number(cell.replace(",", "")) for key, cell in of_row.items()}
         known = {key: value for key, value in numbers.items() if value is not None}
         metrics["_".join(name.lower().split())] = {"unit": unit, **known}
     name = printable(path.name.partition(".")[0])
     return [_of_summary(Fields(metrics, str(path), raises=TraceError), name)]
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    """Yield the cells of each line of CSV, or of a printed table's inside."""
+    for line in text.splitlines():
+        if _EDGES.search(line):
+            yield [cell.strip() for cell in _EDGES.split(line)[1:-1]] or [""]
+        elif "," in line:
+            yield [cell.strip() for cell in next(csv.reader([line]), [""])] or [""]
+
+
+def _is_heading(cells: list[str]) -> bool:
+    head = [cell.lower() for cell in cells]
+    return head[0] in _HEADINGS and bool({"avg", "value"} & set(head))
 
 
 def _of_requests(documents: list[Fields], name: str, where: str) -> MeasuredRun:

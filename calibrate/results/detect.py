@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from calibrate.results.aiperf import (
     looks_like_aiperf,
-    looks_like_aiperf_csv,
+    looks_like_aiperf_table,
     read_aiperf,
-    read_aiperf_csv,
+    read_aiperf_table,
 )
 from calibrate.results.bench_serving import (
     looks_like_sglang_bench,
@@ -65,10 +65,10 @@ FORMATS = {
         read_aiperf,
         looks_like_aiperf,
     ),
-    "aiperf-csv": Format(
-        "the summary of AIPerf or GenAI-Perf as CSV",
-        read_aiperf_csv,
-        matches_text=lambda text: looks_like_aiperf_csv(_first_line(text)),
+    "aiperf-table": Format(
+        "the summary of AIPerf or GenAI-Perf as CSV, or as printed",
+        read_aiperf_table,
+        matches_text=looks_like_aiperf_table,
     ),
     "inference-perf": Format(
         "summary, stage or per-request JSON of inference-perf",

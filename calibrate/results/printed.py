@@ -16,7 +16,7 @@ from costmodels.fields import Fields
 from sim.errors import TraceError
 
 _TITLE = re.compile(r"={3,}[^=\n]*Benchmark Result[^=\n]*={3,}")
-_ROW = re.compile(r"^\W*([A-Z][^:\n]*?)\s*:\s+([^\s|]+)", re.MULTILINE)
+_ROW = re.compile(r"^\W*([A-Z][^:\n]*?)\s*:[\s|]+([^\s|]+)", re.MULTILINE)
 _LATENCY = re.compile(r"(mean|median|p\d+) (ttft|tpot|itl|e2el?|e2e latency) \(ms\)")
 _TOTALS = {
     "successful requests": "completed",

@@ -90,6 +90,15 @@ Metric,Value
 Output Token Throughput (tokens/sec),511.00
 Request Throughput (requests/sec),3.99
 """
+GENAI_PERF_TABLE = """\
+                        NVIDIA GenAI-Perf | LLM Metrics
+\u250f\u2501\u2501\u2501\u2501\u2533\u2501\u2501\u2513
+\u2503               Statistic \u2503      avg \u2503    min \u2503      p99 \u2503    p50 \u2503
+\u2502    Time To First Token \u2502 1,152.00 \u2502  50.48 \u2502   576.29 \u2502 120.98 \u2502
+\u2502                   (ms) \u2502          \u2502        \u2502          \u2502        \u2502
+\u2502 Request Latency (ms) \u2502 1,441.49 \u2502 1079.8 \u2502 1,978.89 \u2502 1440.9 \u2502
+\u2502 Output Token Throughput (per sec) \u2502 511.00 \u2502 N/A \u2502 N/A \u2502 N/A \u2502
+"""
 LOCUST = """\
 Type,Name,Request Count,Failure Count,Median Response Time,Average Response Time,\
 Min Response Time,Max Response Time,Average Content Size,Requests/s,Failures/s,50%,90%,95%,99%,100%
@@ -162,6 +171,12 @@ FILES: dict[str, tuple[str, str, int | None, dict[tuple[str, str], float]]] = {
         "GenAI-Perf, summary",
         None,
         {("ttft", "mean"): 1.152, ("tpot", "p99"): 0.01198, ("request_throughput", "value"): 3.99},
+    ),
+    "GenAI-Perf's table": (
+        GENAI_PERF_TABLE,
+        "GenAI-Perf, summary",
+        None,
+        {("ttft", "mean"): 1.152, ("e2e", "p99"): 1.97889, ("output_throughput", "value"): 511.0},
     ),
     "Locust": (
         LOCUST,
