@@ -32,13 +32,19 @@ _TOTALS = {
     "maximum request concurrency": "max_concurrency",
     "backend": "backend",
 }
+_OFFLINE = re.compile(
+    r"Throughput: ([\d.]+) requests/s,.*?(?:, ([\d.]+) output tokens/s)?$", re.MULTILINE
+)
+_ONE_BATCH = re.compile(r"(?:(Avg)|(\d+)% percentile) latency: ([\d.]+) seconds")
+"""What ``vllm bench throughput`` and ``vllm bench latency`` print."""
 _SHOWN = {"request_rate": "rate", "max_concurrency": "concurrency", "backend": "backend"}
 _SUFFIXES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 
 
 def looks_like_table(text: str) -> bool:
     """Return whether a text holds the printed table of a benchmark, whole or in part."""
-    return _TITLE.search(text) is not None or "Mean TTFT (ms):" in text
+    parts = (_TITLE, _OFFLINE, _ONE_BATCH)
+    return "Mean TTFT (ms):" in text or any(part.search(text) for part in parts)
 
 
 def read_table(text: str, path: Path) -> list[MeasuredRun]:
@@ -48,13 +54,13 @@ def read_table(text: str, path: Path) -> list[MeasuredRun]:
     for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(text)], strict=True), 1):
         where = f"{path}, table {number}" if len(starts) > 1 else str(path)
         values = _values(text[start:end])
-        if not any(name.endswith("_ms") for name in values):
+        if not any(name.endswith(("_ms", "_throughput")) for name in values):
             raise TraceError(f"{where}: no latencies; expected lines such as `Mean TTFT (ms): 150`")
         is_sglang = "backend" in values and "sglang" in str(values["backend"])
         runs.append(
             bench_run(
                 Fields(values, where, raises=TraceError),
-                tool=f"{'SGLang bench_serving' if is_sglang else 'vllm bench serve'}, printed",
+                tool=f"{'SGLang bench_serving' if is_sglang else 'vllm bench'}, printed",
                 name=printable(path.name.partition(".")[0]),
                 suffixes=_SUFFIXES,
                 shown=_SHOWN,
@@ -83,6 +89,11 @@ def _values(table: str) -> dict[str, object]:
             value = int(number)
         if number is not None or key in _SHOWN:
             found.setdefault(key, value)
+    for requests, tokens in _OFFLINE.findall(table):
+        found |= {"request_throughput": float(requests)}
+        found |= {"output_throughput": float(tokens)} if tokens else {}
+    for average, percent, seconds in _ONE_BATCH.findall(table):
+        found[f"{'mean' if average else f'p{percent}'}_e2el_ms"] = float(seconds) * 1e3
     return found
 
 

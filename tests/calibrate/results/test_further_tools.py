@@ -142,7 +142,7 @@ sglang:token_usage{model_name="m"} 0.28
 FILES: dict[str, tuple[str, str, int | None, dict[tuple[str, str], float]]] = {
     "vLLM's table": (
         VLLM_TABLE,
-        "vllm bench serve, printed",
+        "vllm bench, printed",
         200,
         {
             ("ttft", "mean"): 1.15,
@@ -154,9 +154,21 @@ FILES: dict[str, tuple[str, str, int | None, dict[tuple[str, str], float]]] = {
     ),
     "a part of a table": (
         "Mean TTFT (ms):     150.00\nP99 TTFT (ms):     510.00\n",
-        "vllm bench serve, printed",
+        "vllm bench, printed",
         None,
         {("ttft", "mean"): 0.15, ("ttft", "p99"): 0.51},
+    ),
+    "vllm bench throughput": (
+        "Throughput: 9.24 requests/s, 2111.49 total tokens/s, 1200.32 output tokens/s\n",
+        "vllm bench, printed",
+        None,
+        {("request_throughput", "value"): 9.24, ("output_throughput", "value"): 1200.32},
+    ),
+    "vllm bench latency": (
+        "Avg latency: 1.5 seconds\n50% percentile latency: 1.4 seconds\n",
+        "vllm bench, printed",
+        None,
+        {("e2e", "mean"): 1.5, ("e2e", "p50"): 1.4},
     ),
     "SGLang's table": (
         SGLANG_TABLE,
