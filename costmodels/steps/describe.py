@@ -280,8 +280,6 @@ class PeakSeconds(NamedTuple):
     """What their FLOPs would take at the device's peak for each operator's numbers."""
     memory_s: Array
     """What their bytes would take at the device memory's peak bandwidth."""
-    gpu_s: Array
-    """What their kernels take."""
 
 
 def peak_seconds(
@@ -298,14 +296,13 @@ def peak_seconds(
         *((one, layout.prefill_context_parallel_size, layout.context_ranks) for one in decodes),
         *((one, 1, 1) for one in prefills),
     ]
-    gpu_s = np.sum([one.total_s for one in found], axis=0)
-    arithmetic_s, memory_s = np.zeros_like(gpu_s), np.zeros_like(gpu_s)
+    arithmetic_s, memory_s = np.zeros((2, len(columns["decode_seqs"])))
     for op, by_queries, by_contexts in parts:
         peak = getattr(gpu, op.peak) or gpu.bf16_flop_per_s
         arithmetic_s += op.calls * op.flops / by_queries / peak
         moved = op.weight_bytes + op.state_bytes / by_contexts + op.activation_bytes
         memory_s += op.calls * moved / gpu.hbm_bytes_per_s
-    return PeakSeconds(arithmetic_s, memory_s, gpu_s)
+    return PeakSeconds(arithmetic_s, memory_s)
 
 
 def step_columns(shape: StepShape, clips: tuple[Clip, ...]) -> dict[str, Array]:
