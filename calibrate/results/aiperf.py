@@ -62,6 +62,9 @@ def looks_like_aiperf(first: Fields) -> bool:
     metadata = first.values.get("metadata")
     if isinstance(metadata, dict) and "request_start_ns" in metadata:
         return True
+    experiments = first.values.get("experiments")
+    if isinstance(experiments, list) and experiments and isinstance(experiments[0], dict):
+        return "requests" in experiments[0]
     summaries = [first.values.get(name) for name in (*_METRICS.values(), *_RATES.values())]
     return any(isinstance(summary, dict) and "unit" in summary for summary in summaries)
 
@@ -70,6 +73,11 @@ def read_aiperf(text: str, path: Path) -> list[MeasuredRun]:
     """Read the single run of a file. Raises `TraceError` if the file is damaged."""
     documents = parse_documents(text, path)
     name = printable(path.name.partition(".")[0])
+    if "experiments" in documents[0]:
+        return [
+            _of_experiment(experiment, f"{name}, {number}" if number > 1 else name)
+            for number, experiment in enumerate(documents[0].children("experiments"), 1)
+        ]
     if "metadata" in documents[0]:
         return [_of_requests(documents, name, str(path))]
     if len(documents) > 1:
@@ -130,6 +138,41 @@ def _rows(text: str) -> Iterator[list[str]]:
 def _is_heading(cells: list[str]) -> bool:
     head = [cell.lower() for cell in cells]
     return head[0] in _HEADINGS and bool({"avg", "value"} & set(head))
+
+
+def _of_experiment(experiment: Fields, name: str) -> MeasuredRun:
+    """Build a run of GenAI-Perf's raw file, ``profile_export.json``: times of requests and of each
+    response, in nanoseconds, without token counts."""
+    start, first, last = list[float](), list[float](), list[float]()
+    gaps: list[float] = []
+    origin_ns = None
+    for request in experiment.children("requests"):
+        sent_ns = request.need(_EPOCH_NS, "timestamp", what="a time in nanoseconds since 1970")
+        origin_ns = sent_ns if origin_ns is None else origin_ns
+        times_ns = read_numbers(request, "response_timestamps")
+        if times_ns is None or not len(times_ns):
+            continue
+        came_s = (times_ns - origin_ns) / 1e9
+        start.append((sent_ns - origin_ns) / 1e9)
+        first.append(float(came_s[0]))
+        last.append(float(came_s[-1]))
+        gaps += np.maximum(np.diff(came_s), 0.0).tolist()
+    sent_s, first_s, last_s = (np.array(values, np.float64) for values in (start, first, last))
+    shown = displayed(experiment.child("experiment"), "mode", "value")
+    return MeasuredRun(
+        name=name,
+        tool="GenAI-Perf, requests",
+        conditions={str(shown["mode"]): shown["value"]} if len(shown) == 2 else {},
+        latency_from="send",
+        arrival_s=sent_s,
+        ttft_s=np.maximum(first_s - sent_s, 0.0),
+        e2e_s=np.maximum(last_s - sent_s, 0.0),
+        gaps_s=np.array(gaps, np.float64) if gaps else None,
+        duration_s=float(last_s.max() - sent_s.min()) if start else None,
+        completed=len(start),
+        failed=len(experiment.children("requests")) - len(start),
+        notes=("the file counts no tokens: gaps are those between responses",),
+    )
 
 
 def _of_requests(documents: list[Fields], name: str, where: str) -> MeasuredRun:

@@ -43,6 +43,7 @@ _DATES = (
     "%d.%m.%Y %H:%M:%S",
     "%b %d, %Y @ %H:%M:%S",
     "%a %b %d %H:%M:%S %Y",
+    "%H:%M:%S",
 )
 """Dates of web servers, spreadsheets, Kibana and C, beside those of ISO 8601."""
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+")

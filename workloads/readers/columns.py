@@ -173,7 +173,8 @@ def _well_known(key: str, names: list[str]) -> str | None:
         return re.sub(r"[^a-z0-9]", "", name.lower())
 
     spelled: dict[str, str] = {}
-    for name in filter(str.isprintable, names):
+    names = [name for name in names if name.isprintable()]
+    for name in names:
         last = name.rpartition(".")[2]
         for candidate in (name, last):
             suffix = UNIT_SUFFIX.match(candidate) if key == "arrival" else None

@@ -99,6 +99,22 @@ GENAI_PERF_TABLE = """\
 \u2502 Request Latency (ms) \u2502 1,441.49 \u2502 1079.8 \u2502 1,978.89 \u2502 1440.9 \u2502
 \u2502 Output Token Throughput (per sec) \u2502 511.00 \u2502 N/A \u2502 N/A \u2502 N/A \u2502
 """
+START_NS = 1_790_000_000_000_000_000
+GENAI_PERF_REQUESTS = {
+    "service_kind": "openai",
+    "experiments": [
+        {
+            "experiment": {"mode": "concurrency", "value": 4},
+            "requests": [
+                {
+                    "timestamp": START_NS,
+                    "response_timestamps": [START_NS + ms * 1_000_000 for ms in (200, 300, 500)],
+                },
+                {"timestamp": START_NS + 9, "response_timestamps": []},
+            ],
+        }
+    ],
+}
 LOCUST = """\
 Type,Name,Request Count,Failure Count,Median Response Time,Average Response Time,\
 Min Response Time,Max Response Time,Average Content Size,Requests/s,Failures/s,50%,90%,95%,99%,100%
@@ -189,6 +205,12 @@ FILES: dict[str, tuple[str, str, int | None, dict[tuple[str, str], float]]] = {
         "GenAI-Perf, summary",
         None,
         {("ttft", "mean"): 1.152, ("e2e", "p99"): 1.97889, ("output_throughput", "value"): 511.0},
+    ),
+    "GenAI-Perf's requests": (
+        json.dumps(GENAI_PERF_REQUESTS),
+        "GenAI-Perf, requests",
+        1,
+        {("ttft", "mean"): 0.2, ("e2e", "mean"): 0.5, ("itl", "mean"): 0.15},
     ),
     "Locust": (
         LOCUST,

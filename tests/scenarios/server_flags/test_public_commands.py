@@ -11,7 +11,9 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from scenarios.commands import app
 from scenarios.server_flags.outcome import Kind
 from scenarios.server_flags.reading import read_command
 from scenarios.server_flags.shell import Shell
@@ -141,6 +143,18 @@ def test_json_without_its_quotes() -> None:
 def test_other_engines_are_named() -> None:
     with pytest.raises(ScenarioError, match="this command starts TensorRT-LLM"):
         read("vllm", "trtllm-serve Qwen/Qwen3-8B --tp_size 4")
+
+
+def test_a_trace_that_cannot_be_read_is_told_before_it_is_run(tmp_path: Path) -> None:
+    trace, out = tmp_path / "t.csv", tmp_path / "s.yaml"
+    options = ("--gpu", "H100", "--trace", str(trace), "--out", str(out), "--force")
+    for header, runs in (("timestamp,prompt_tokens,completion_tokens", True), ("a,b,c", False)):
+        trace.write_text(f"{header}\n2026-11-29T09:00:00.000Z,900,80\n")
+        command = ["scenario", "from-vllm", *options, f"vllm serve {MODEL} -tp 4"]
+        text = " ".join(CliRunner().invoke(app, command).output.split())
+        assert ("run it with: fleetcast simulate" in text) is runs
+        assert ("it cannot run yet, see above" in text) is not runs
+        assert ("name them: --columns arrival=COLUMN" in text) is not runs
 
 
 # What flags mean together
