@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-
-from costmodels.datafile import find_name, read_data
-from costmodels.fields import POSITIVE, Fields
+from costmodels.datafile import find_name, read_data, read_yaml_object
+from costmodels.fields import COUNT, POSITIVE, TEXT, Fields
 from sim.errors import ScenarioError
 from sim.evidence import LABELS, Evidence, Source
 
@@ -131,12 +129,7 @@ def gpu_of_device(device: str) -> GpuSpec:
 def _load_file(path: Path) -> GpuSpec:
     """Read a device described as a row of gpus.yaml, with its ``name``, ``label`` and
     ``source``."""
-    try:
-        row = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ScenarioError(f"{path}: {error}") from None
-    if not isinstance(row, dict):
-        raise ScenarioError(f"{path}: not a GPU; expected fields as in gpus.yaml")
+    row = read_yaml_object(path)
     numbers = (*_NUMBERS, *_OPTIONAL)
     known = ("name", "label", "source", *numbers)
     unknown = sorted(set(row) - set(known))
@@ -149,5 +142,9 @@ def _load_file(path: Path) -> GpuSpec:
         raise ScenarioError(f"{path}: label {row['label']!r} is not one of {', '.join(LABELS)}")
     fields = Fields(row, str(path))
     given = {name: row[name] for name in numbers if fields.read(POSITIVE, name) is not None}
+    if "num_sms" in given:
+        fields.read(COUNT, "num_sms")
+    for name in ("name", "source"):
+        fields.read(TEXT, name)
     evidence = Evidence(label=row["label"], source=row["source"])
     return GpuSpec(name=row["name"], evidence=dict.fromkeys(given, evidence), **given)

@@ -340,6 +340,11 @@ class DevicePlan:
         num_bytes = math.ceil(number * on_device)
         # The shortest sequence's pages, beside the null block.
         least = 1 if pages == PLAIN else 1 + pages.pages(1, block_size)
+        if number < least and fixed_bytes + math.ceil(least * on_device) <= limit_bytes:
+            raise ScenarioError(
+                f"kv.num_gpu_blocks is {number}: one sequence of {self.model.name} needs "
+                f"{least - 1}, and one stays empty; give {least} or more, or leave it out"
+            )
         if number < least or fixed_bytes + num_bytes > limit_bytes:
             raise self._too_small(max(number, least), limit_bytes, limit)
         return KVBlocks(

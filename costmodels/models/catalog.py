@@ -7,6 +7,7 @@ from pathlib import Path
 from costmodels.datafile import find_name, read_data
 from costmodels.models.hf_config import read_hf_config
 from costmodels.models.spec import ModelSpec
+from sim.paths import is_file, is_folder
 
 
 def model_names() -> list[str]:
@@ -21,7 +22,7 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
     matter. Raises `ScenarioError` for an unknown name (with near matches) or a bad config.
     """
     path = Path(name_or_path)
-    if path.suffix == ".json" or path.exists():
+    if path.suffix == ".json" or (is_file(path) or is_folder(path)):
         return read_hf_config(path)
     rows = read_data("models/models.yaml")["models"]
     spellings: dict[str, str] = {}

@@ -41,6 +41,7 @@ from costmodels.models.families.plain import (
     read_opt,
 )
 from costmodels.models.spec import ModelSpec
+from sim.paths import is_file, is_folder
 
 FAMILIES: dict[str, Reader] = {
     "bloom": read_bloom,
@@ -116,7 +117,7 @@ def read_hf_config(
     """
     if isinstance(config, str | Path):
         path = Path(config)
-        path = path / "config.json" if path.is_dir() else path
+        path = path / "config.json" if is_folder(path) else path
         values, where = _with_modelopt(read_json_object(path), path), str(path)
         name = name or path.parent.name or path.stem
         source = source or f"config file {path.name}"
@@ -150,7 +151,7 @@ def _completed(text: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str
 def _with_modelopt(values: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     """Add ModelOpt's formats, which it writes to a separate file beside the config."""
     beside = path.with_name("hf_quant_config.json")
-    if "quantization_config" in values or not beside.is_file():
+    if "quantization_config" in values or not is_file(beside):
         return values
     part = Fields(read_json_object(beside), str(beside)).part("quantization")
     return {**values, "quantization_config": {"quant_method": "modelopt", **part.values}}

@@ -105,7 +105,7 @@ def capacity(
     if out is not None:
         from reports.capacity.report import write_capacity_page
 
-        files = {"scenario.yaml": dump_scenario(chosen), "capacity.json": json_text(found)}
+        files = {"scenario.yaml": dump_scenario(chosen, out), "capacity.json": json_text(found)}
         write_files(out, files)
         page = write_capacity_page(out)
     if output_format == "json":

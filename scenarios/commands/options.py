@@ -42,6 +42,10 @@ Cluster = Annotated[
 OpenPage = Annotated[bool, typer.Option("--open", help="Show the page in a browser; needs --out.")]
 OutputFormat = Annotated[str, typer.Option("--format", help="text or json.", callback=check_format)]
 
+_PLUGINS = Annotated[
+    list[Path] | None,
+    typer.Option("--plugins", help="Folder whose Python policies scenarios may run."),
+]
 _FLAGS: dict[str, Any] = {
     "model": Annotated[
         str | None, typer.Option(help="Model id (see `list models`) or a config.json.")
@@ -121,6 +125,26 @@ def takes_flags(names: str) -> Callable[[Callable[..., None]], Callable[..., Non
         return run
 
     return decorate
+
+
+def runs_policies(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command ``--plugins``, the folders whose policies a scenario may run."""
+
+    @wraps(command)
+    def run(*, plugins: list[Path] | None, **values: Any) -> None:
+        if plugins:
+            from scenarios.files.trusted import trust_plugins
+
+            trust_plugins(plugins)
+        command(**values)
+
+    signature = inspect.signature(command, eval_str=True)
+    option = inspect.Parameter(
+        "plugins", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_PLUGINS
+    )
+    parameters = [*signature.parameters.values(), option]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def check_open(open_page: bool, out: Path | None) -> None:

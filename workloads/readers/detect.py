@@ -112,6 +112,15 @@ def detect_format(path: str | Path) -> str:
     )
 
 
+def files_of(path: Path) -> list[Path]:
+    """Return a trace and the files beside it that its requests depend on too; only the file itself
+    if it is no trace that can be read."""
+    try:
+        return [path, *FORMATS[detect_format(path)].beside(path)]
+    except TraceError:
+        return [path]
+
+
 def _csv_format(path: Path, header: str) -> str | None:
     names = split_row(header)
     if len(set(names)) < len(names):
