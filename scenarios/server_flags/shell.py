@@ -28,6 +28,7 @@ _VARIABLE = re.compile(
 _ARRAY = re.compile(r"(\w+)=\(")
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:\\[^\s\"']+")
 _PLAIN = re.compile("[^\\s\"'\\\\$`;&|()<>{}\u2018\u2019\u201c\u201d\u200b]+")
+_JSON = re.compile(r"\{\s*[\"']")
 _ENDS = ";&|()\n"
 _UNCLOSED = "the command cannot be read: no closing quotation"
 _PROMPTS = ("$", "%", ">", "PS", ">>>")
@@ -209,7 +210,7 @@ class Shell:
         return self._text[start : self._at]
 
     def _is_json(self) -> bool:
-        return re.match(r"\{\s*[\"']", self._text[self._at :]) is not None
+        return self._starts(_JSON)
 
     def _json(self) -> str:
         start = self._at

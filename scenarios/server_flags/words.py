@@ -15,6 +15,7 @@ from sim.errors import ScenarioError
 _CONTAINERS = ("docker", "podman", "nerdctl")
 _SHELLS = ("bash", "sh", "zsh", "ash")
 _SCRIPT = re.compile(r"-[a-z]*c")
+_LONGEST = 200_000
 _DEEPEST = 4
 """Commands within commands that are looked into: `docker run ... sh -c "ssh ... '...'"`."""
 _PLACE = re.compile(r"[/\\=]")
@@ -51,6 +52,11 @@ def read_words(command: Sequence[str], table: Table) -> Words:
     A text is shell, a manifest, or a list of arguments. Raises `ScenarioError` if the command
     starts no server of this engine.
     """
+    if sum(map(len, command)) > _LONGEST:
+        raise ScenarioError(
+            f"the command is longer than {_LONGEST:,} characters: give the part that starts the "
+            "server alone"
+        )
     found = next(_found(command, table), None)
     if found is not None:
         return found
