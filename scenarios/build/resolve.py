@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from costmodels.engines.api_server import ApiServerCosts
 from costmodels.engines.calibration import load_api_server, load_constants
 from costmodels.engines.profile import EngineProfile, capture_up_to, in_cudagraph_mode, scale_host
@@ -90,8 +92,12 @@ def _served(
 ) -> tuple[ModelSpec, tuple[str, ...]]:
     """Return the model as it is served, by quantization methods or in bare formats, and notes."""
     (method, cache), (linear, kv) = methods, formats
+    spec = in_dtype(load_model(scenario.model), scenario.engine.dtype)
+    positions = scenario.engine.max_position_embeddings
+    if positions is not None:  # neither work nor memory depends on how rope is scaled
+        spec = replace(spec, max_position_embeddings=positions)
     model, notes = quantize(
-        in_dtype(load_model(scenario.model), scenario.engine.dtype),
+        spec,
         gpu,
         weights=method,
         cache_dtype=cache or AUTO,

@@ -17,11 +17,14 @@ from scenarios.files.flags import ANY_WORKLOAD, apply_flags
 from scenarios.files.load import apply_override, apply_setting, validate
 from scenarios.files.paths import relocated
 from scenarios.files.yaml_text import Places
-from scenarios.server_flags.argv import Given, read_given, read_words
+from scenarios.schema import Scenario
+from scenarios.server_flags.argv import Given, read_given
 from scenarios.server_flags.outcome import Outcome, for_experts, settle
 from scenarios.server_flags.table import Flag, Table, load_table
+from scenarios.server_flags.words import read_words
 from scenarios.server_flags.write import refusal, report, scenario_text
-from sim.errors import ScenarioError
+from sim.errors import ScenarioError, TraceError
+from workloads.readers.detect import detect_format
 
 _ASSUMED_GPU = "H200"
 
@@ -34,6 +37,8 @@ class Reading:
     """YAML text of the scenario."""
     report: str
     """Report on each flag: what it set, or why it has no effect."""
+    problem: str | None = None
+    """Why the scenario cannot run as it stands; None if it can."""
 
 
 def read_command(
@@ -74,7 +79,7 @@ def read_command(
         path = tuple(field.split("."))
         if places.get(path) != from_command[path]:
             comments[field] = ""  # one of our options has replaced the command's value
-    further = _further(values, places, comments)
+    further, problem = _further(values, places, comments)
     text = scenario_text(
         relocated(values, out.parent if out is not None else Path()),
         comments,
@@ -83,7 +88,7 @@ def read_command(
         name=str(out or "scenario.yaml"),
     )
     told = report(outcomes, table, image=words.image, further=further, verbose=verbose)
-    return Reading(text, told)
+    return Reading(text, told, problem)
 
 
 class _Model(NamedTuple):
@@ -201,8 +206,11 @@ def _values(
     return values, comments, places
 
 
-def _further(values: dict[str, Any], places: Places, comments: Mapping[str, str]) -> list[str]:
-    """Return further lines of the report: what was assumed or is missing, and whether it can run.
+def _further(
+    values: dict[str, Any], places: Places, comments: Mapping[str, str]
+) -> tuple[list[str], str | None]:
+    """Return further lines of the report: what was assumed or is missing, and whether it can run;
+    and why it cannot.
 
     Raises `ScenarioError` for values that make no scenario.
     """
@@ -213,6 +221,7 @@ def _further(values: dict[str, Any], places: Places, comments: Mapping[str, str]
             lines.append(f"{field}: {values[section][name]}, {comment}")
     complete = "workload" in values
     scenario = validate(values if complete else values | {"workload": ANY_WORKLOAD}, places)
+    problem = _trace_problem(scenario)
     try:
         replica = build(scenario).replica
         lines += [f"{note[0].upper()}{note[1:]}." for note in replica.model.notes]
@@ -221,10 +230,24 @@ def _further(values: dict[str, Any], places: Places, comments: Mapping[str, str]
             f"It fits: {blocks.num_gpu_blocks:,} KV blocks of {blocks.block_size} tokens an engine."
         )
     except ScenarioError as error:
-        lines.append(f"As it stands it cannot run: {error}")
+        problem = str(error)
+    if problem is not None:
+        lines.append(f"As it stands it cannot run: {problem}")
     if not complete:
         lines.append(
             "No workload: the file has some commented out; or give --trace, --preset, or "
             "--input-tokens and --output-tokens with --rate or --concurrency."
         )
-    return lines
+    return lines, problem
+
+
+def _trace_problem(scenario: Scenario) -> str | None:
+    """Return why the first line of a trace that is here makes no trace; None if it does."""
+    trace = scenario.workload.trace
+    if trace is None or trace.columns or trace.format or not Path(trace.path).is_file():
+        return None
+    try:
+        detect_format(trace.path)
+    except TraceError as error:
+        return str(error).partition("; known formats")[0]
+    return None
