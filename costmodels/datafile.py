@@ -1,4 +1,5 @@
-"""Reads the package's YAML data files and users' JSON files; finds a row by name."""
+"""Reads the package's data files and users' JSON and YAML files, within bounds; finds a row by
+name."""
 
 from __future__ import annotations
 
@@ -15,6 +16,12 @@ from sim.errors import ScenarioError
 
 # libyaml's loader is about ten times faster, but missing from some builds of PyYAML.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+MOST_BYTES = 64 << 20
+"""Largest text file that is read whole."""
+MOST_VALUES = 1_000_000
+"""Most values of a YAML document, those of an alias counted wherever it stands."""
 
 
 @cache
@@ -42,14 +49,87 @@ def find_name(kind: str, name: str, names: Mapping[str, str]) -> str:
     raise ScenarioError(f"unknown {kind} {name!r}; {hint}")
 
 
+def read_user_text(path: Path) -> str:
+    """Return the text of a user's file. Raises `ScenarioError` if it cannot be, or is not one."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ScenarioError(f"{path}: {error.strerror or error}") from None
+    if len(content) > MOST_BYTES:
+        raise ScenarioError(
+            f"{path}: it is longer than {MOST_BYTES >> 20} MiB, which no such file is"
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ScenarioError(f"{path}: it is not a text file (UTF-8)") from None
+
+
 def read_json_object(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file. Raises `ScenarioError` for a file that holds none."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
-        raise ScenarioError(f"{path}: not a JSON file ({error})") from None
+    content = parse_json(read_user_text(path), str(path))
     if not isinstance(content, dict):
         raise ScenarioError(f"{path}: holds a {type(content).__name__}; expected an object")
     return content
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Return the value of a JSON text. Raises `ScenarioError` with ``where`` it stands."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ScenarioError(f"{where}: not JSON ({error})") from None
+    except RecursionError:
+        raise ScenarioError(f"{where}: nested too deeply") from None
+
+
+def read_yaml_object(path: Path) -> dict[str, Any]:
+    """Return the mapping in a user's YAML file. Raises `ScenarioError` for a file that holds
+    none."""
+    loader = yaml.SafeLoader("")
+    try:
+        loader = yaml.SafeLoader(read_user_text(path))
+        node = loader.get_single_node()
+        check_values(node, str(path))
+        content = None if node is None else loader.construct_document(node)
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"{path}: not valid YAML ({error})") from None
+    except RecursionError:
+        raise ScenarioError(f"{path}: nested too deeply, or a part refers to itself") from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ScenarioError(f"{path}: a value cannot be read: {error}") from None
+    finally:
+        loader.dispose()
+    if not isinstance(content, dict):
+        raise ScenarioError(f"{path}: holds no fields")
+    return content
+
+
+def check_values(node: yaml.Node | None, where: str) -> None:
+    """Raise `ScenarioError` for a YAML document whose aliases would expand to too many values, and
+    for a number in base 60."""
+    sizes: dict[int, int] = {}
+
+    def size(one: yaml.Node) -> int:
+        if id(one) not in sizes:
+            sizes[id(one)] = MOST_VALUES + 1  # of a part that refers to itself
+            parts: list[yaml.Node] = []
+            if isinstance(one, yaml.MappingNode):
+                parts = [part for pair in one.value for part in pair]
+            elif isinstance(one, yaml.SequenceNode):
+                parts = one.value
+            elif one.tag.endswith((":int", ":float")) and ":" in one.value:
+                line = one.start_mark.line + 1
+                raise ScenarioError(
+                    f"{where}, line {line}: {one.value} is a number in base 60 to YAML; write it "
+                    "in base 10, or in quotes"
+                )
+            sizes[id(one)] = 1 + sum(map(size, parts))
+        return sizes[id(one)]
+
+    if node is not None and size(node) > MOST_VALUES:
+        raise ScenarioError(
+            f"{where}: its aliases stand for more than {MOST_VALUES:,} values, or a part refers "
+            "to itself"
+        )

@@ -35,20 +35,38 @@ class MustBe:
         return custom_error_schema(handler(source), "must_be", custom_error_message=message)
 
 
+_MOST, _LEAST, _MOST_WHOLE = 1e24, 1e-15, 10**15
+"""Beyond these no quantity lies, and arithmetic on it would end in infinities."""
 COUNT: TypeAdapter[int] = TypeAdapter(
-    Annotated[int, Field(gt=0, strict=True), MustBe("a positive integer")]
+    Annotated[
+        int, Field(gt=0, le=_MOST_WHOLE, strict=True), MustBe("a positive integer, at most 1e15")
+    ]
 )
 WHOLE: TypeAdapter[int] = TypeAdapter(
-    Annotated[int, Field(ge=0, strict=True), MustBe("a whole number, 0 or more")]
+    Annotated[
+        int,
+        Field(ge=0, le=_MOST_WHOLE, strict=True),
+        MustBe("a whole number, 0 or more, at most 1e15"),
+    ]
 )
 NUMBER: TypeAdapter[float] = TypeAdapter(
-    Annotated[float, Field(allow_inf_nan=False, strict=True), MustBe("a number")]
+    Annotated[
+        float, Field(ge=-_MOST, le=_MOST, allow_inf_nan=False, strict=True), MustBe("a number")
+    ]
 )
 AMOUNT: TypeAdapter[float] = TypeAdapter(
-    Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True), MustBe("a number, 0 or more")]
+    Annotated[
+        float,
+        Field(ge=0, le=_MOST, allow_inf_nan=False, strict=True),
+        MustBe("a number, 0 or more"),
+    ]
 )
 POSITIVE: TypeAdapter[float] = TypeAdapter(
-    Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True), MustBe("a number above 0")]
+    Annotated[
+        float,
+        Field(ge=_LEAST, le=_MOST, allow_inf_nan=False, strict=True),
+        MustBe("a number above 0"),
+    ]
 )
 FLAG: TypeAdapter[bool] = TypeAdapter(StrictBool)
 TEXT: TypeAdapter[str] = TypeAdapter(StrictStr)

@@ -72,11 +72,13 @@ class Params:
     embedding: int = 0
     others: int = 0
     """Norms, biases, routers, convolutions: never quantized."""
+    towers: int = 0
+    """Vision and audio towers, with their projectors: never quantized."""
 
     @property
     def total(self) -> int:
         """Parameters of all classes together."""
-        return self.matrices + self.embedding + self.others
+        return self.matrices + self.embedding + self.others + self.towers
 
     @property
     def matrices(self) -> int:
@@ -90,6 +92,7 @@ class Params:
             experts=self.experts + other.experts,
             embedding=self.embedding + other.embedding,
             others=self.others + other.others,
+            towers=self.towers + other.towers,
         )
 
     def __mul__(self, layers: int) -> Params:
@@ -99,6 +102,7 @@ class Params:
             experts=self.experts * layers,
             embedding=self.embedding * layers,
             others=self.others * layers,
+            towers=self.towers * layers,
         )
 
 
@@ -164,7 +168,7 @@ class ModelPrecision:
             (self.ffn, params.ffn),
             (self.experts, params.experts),
             (self.embedding, params.embedding),
-            (self.dtype, params.others),
+            (self.dtype, params.others + params.towers),
         ):
             if count:
                 found[weights] = found.get(weights, 0) + load_format(weights).num_bytes(count)

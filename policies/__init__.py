@@ -1,7 +1,7 @@
 """Every choice that a serving system makes: one file per policy, listed here by name.
 
 A name maps to ``module:attribute``; the module is imported only when the policy is used. A scenario
-may also name any importable ``module:attribute`` of its own.
+may also name a ``module:attribute`` of its own, in a folder that ``--plugins`` trusts.
 """
 
 SCHEDULERS: dict[str, str] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,7 +84,22 @@ def read_summary(folder: Path | str) -> dict[str, Any]:
         isinstance(figure, dict) and isinstance(figure.get("name"), str) for figure in figures
     ):
         raise ScenarioError(f"{path}: 'figures' must be a list of objects, each with a 'name'.")
+    _check_files(path, summary.get("files"))
     return summary
+
+
+def _check_files(path: Path, hashes: Any) -> None:
+    """Raise `ScenarioError` if a file beside a summary is not the one that was written with it."""
+    for name, known in hashes.items() if isinstance(hashes, dict) else ():
+        beside = path.with_name(Path(name).name)
+        if not beside.is_file():
+            continue  # whoever needs it says that it is missing
+        with beside.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != known:
+                raise ScenarioError(
+                    f"{beside}: changed since {path.name} was written, or of another run. Run the "
+                    "scenario again."
+                )
 
 
 def read_content(folder: Path | str, tool: str, schema: str, noun: str) -> dict[str, Any]:

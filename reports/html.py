@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reports import svg
 from reports.document import (
@@ -23,7 +23,7 @@ from reports.document import (
     sentences_on,
     shown,
 )
-from sim.errors import ScenarioError
+from sim.errors import ScenarioError, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -116,6 +116,15 @@ def render_page(report: Report) -> str:
     return text.lstrip()
 
 
+_FOLDERS = re.compile(r"(?<![\w<:/.&;~+-])/(?:[\w.@+-]+/)+(?=[\w.@+-])")
+
+
+def _shareable(value: Any) -> Any:
+    """Return a text without the folders of absolute paths, which name users and machines, and
+    without control characters."""
+    return _FOLDERS.sub("", printable(value)) if type(value) is str else value
+
+
 def sort_value(text: str) -> float | None:
     """Return the number at the start of a text in its base unit (``36 ms`` is 0.036), or None."""
     found = _NUMBER.match(text)
@@ -137,6 +146,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=_shareable,
     )
     environment.globals |= {
         "kind_of": lambda block: type(block).__name__,

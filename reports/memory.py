@@ -33,9 +33,11 @@ def memory_report(facts: Mapping[str, Any]) -> Report:
 
 
 def _conditions(facts: Mapping[str, Any]) -> str:
-    source = facts["evidence"]
+    source, params = facts["evidence"], f"{facts['total_params'] / 1e9:,.3g}B parameters"
+    if facts["active_params"] < 0.97 * facts["total_params"]:
+        params += f", {facts['active_params'] / 1e9:,.3g}B active"
     return (
-        f"{facts['model']} on {gpus_text(facts)} · weights "
+        f"{facts['model']} ({params}) on {gpus_text(facts)} · weights "
         f"{facts['weights']} · KV {facts['kv_dtype']} · "
         f"{facts['engine']}, gpu_memory_utilization {facts['gpu_memory_utilization']:g}, blocks of "
         f"{facts['block_size']} · device memory: {source['label']}, {source['source']}"

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from scenarios.run.result import RunResult
     from scenarios.schema import Scenario
 
-__all__ = ["__version__", "capacity", "load", "plan", "simulate", "sweep", "whatif"]
+__all__ = [
+    "__version__",
+    "capacity",
+    "load",
+    "plan",
+    "simulate",
+    "sweep",
+    "trust_plugins",
+    "whatif",
+]
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
@@ -34,6 +43,16 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
     from scenarios.files.load import load_scenario
 
     return load_scenario(path, overrides)
+
+
+def trust_plugins(*folders: str | Path) -> None:
+    """Let scenarios run the policies in these folders, as ``--plugins`` does.
+
+    Raises `sim.errors.ScenarioError` for what is not a folder.
+    """
+    from scenarios.files import trusted
+
+    trusted.trust_plugins(map(Path, folders))
 
 
 def simulate(

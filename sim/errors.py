@@ -52,6 +52,14 @@ class PolicyError(FleetcastError):
     """A policy broke its contract: an illegal batch, no progress, an unknown replica."""
 
 
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters, which could command a terminal, as ``\\xNN``."""
+    return text.translate(_CONTROLS)
+
+
 def shown(value: object) -> str:
     """Return a short repr for messages, safe for values of any size or depth."""
     return _REPR.repr(value)

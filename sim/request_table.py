@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sim.arrays import Int64
 from sim.beams import BeamSearch
 from sim.draws import uniform
-from sim.errors import TraceError
+from sim.errors import TraceError, printable
 
 UNLIMITED = 1 << 62
 """A number of requests that are never in flight at once."""
@@ -181,6 +181,9 @@ class RequestTable:
             and not ((self.class_index >= 0) & (self.class_index < len(self.class_names))).all()
         ):
             raise TraceError(f"{self.source}: class_index must be a position in class_names")
+        for name in self.class_names:
+            if printable(name) != name or "\n" in name:
+                raise TraceError(f"{self.source}: class {name!r} has control characters")
 
 
 def request_table(

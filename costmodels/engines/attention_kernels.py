@@ -16,8 +16,9 @@ from costmodels.engines.expert_kernels import covers, version_key
 from costmodels.engines.profile import EngineProfile
 from costmodels.hardware.gpus import GpuSpec, load_gpu
 from costmodels.layouts.shard import RankShard
+from costmodels.models.layers.compressed import CompressedMqa
 from costmodels.models.layers.dsa import Dsa
-from costmodels.models.layers.gqa import Gqa, OverGqa
+from costmodels.models.layers.gqa import softmax_attention
 from costmodels.models.layers.mla import SERVED_FP8
 from costmodels.models.layers.parts import Mixer
 from sim.evidence import Source
@@ -42,6 +43,8 @@ class AttentionKernel:
     decode_flop_per_s: float | None = None
     decode_memory: float | None = None
     """Share of the memory bandwidth at which decodes read the cache; None: the constants'."""
+    prefill_memory: float | None = None
+    """The same of prompts."""
     label: str = ""
     """Evidence label of what differs from the constants; empty if nothing does."""
     source: str = ""
@@ -53,6 +56,7 @@ class AttentionKernel:
             "prefill_flop_per_s": self.prefill_flop_per_s,
             "decode_flop_per_s": self.decode_flop_per_s,
             "decode_memory": self.decode_memory,
+            "prefill_memory": self.prefill_memory,
         }
         return [
             Source(what=f"{self.name} {name}", value=value, label=self.label, source=self.source)
@@ -65,9 +69,9 @@ def attention_kernels(
     shard: RankShard, gpu: GpuSpec, profile: EngineProfile
 ) -> dict[Mixer, AttentionKernel]:
     """Return the kernel of each kind of layer of a rank; without those whose rule is not known."""
-    if profile.engine != "vLLM":
-        return {}
-    found = {}
+    found: dict[Mixer, AttentionKernel] = {}
+    if not profile.kernel_rules:
+        return found
     for mixer, _ in shard.local.mixers:
         name = _chosen(mixer, gpu, profile)
         if name is not None:
@@ -76,23 +80,18 @@ def attention_kernels(
 
 
 def _chosen(mixer: Mixer, gpu: GpuSpec, profile: EngineProfile) -> str | None:
-    softmax = _softmax(mixer)
+    softmax = softmax_attention(mixer)
     for rule in read_data(_FILE)["choice"]:
-        if mixer.kind not in rule["kinds"] or architecture(gpu) not in rule["architectures"]:
+        here = architecture(gpu)
+        if mixer.kind not in rule["kinds"] or here not in rule.get("architectures", [here]):
             continue
         if softmax is not None and not softmax.sinks and rule.get("sinks", False):
             continue
         if softmax is not None and softmax.head_dim <= rule.get("heads_above", 0):
             continue
-        if covers(rule, profile):
+        if rule.get("any_engine", False) or (profile.engine == "vLLM" and covers(rule, profile)):
             return str(rule["kernel"])
     return None
-
-
-def _softmax(mixer: Mixer) -> Gqa | None:
-    if isinstance(mixer, OverGqa):
-        return mixer.gqa
-    return mixer if isinstance(mixer, Gqa) else None
 
 
 def _kernel(
@@ -107,6 +106,7 @@ def _kernel(
         served=mixer,
         mixed_tile_rows=row.get("mixed_tile_rows", 0),
         decode_memory=row.get("fp8_cache_memory") if is_fp8_cache else None,
+        prefill_memory=row.get("prefill_memory"),
         label=row.get("label", "") if differs else "",
         source=row.get("source", "") if differs else "",
     )
@@ -116,7 +116,21 @@ def _kernel(
         kernel = replace(kernel, prefill_flop_per_s=l2_bytes_per_s * row["tile_rows"])
     if isinstance(mixer, Dsa):
         return _sparse(kernel, row, mixer, shard, gpu, profile)
+    if isinstance(mixer, CompressedMqa):
+        return _compressed(kernel, row, mixer, gpu)
     return kernel
+
+
+def _compressed(
+    kernel: AttentionKernel, row: Mapping[str, Any], mixer: CompressedMqa, gpu: GpuSpec
+) -> AttentionKernel:
+    multiple = row["query_heads"]
+    return replace(
+        kernel,
+        served=replace(mixer, heads=-(-mixer.heads // multiple) * multiple),
+        prefill_flop_per_s=_rate("prefill", gpu),
+        decode_flop_per_s=_rate("decode", gpu),
+    )
 
 
 def _sparse(

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from costmodels.datafile import read_yaml_object
 from costmodels.engines.api_server import (
     API_COSTS,
     ApiServerCosts,
@@ -104,7 +105,7 @@ def load_api_server(name: str) -> ApiServerCosts:
     if not name.endswith((".yaml", ".yml")):
         return built_in_api_server(name)
     path = Path(name)
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content = read_yaml_object(path)
     if content.get(_API_SERVER) is None:
         return built_in_api_server(content["profile"])
     known = Evidence(label="fitted", source=f"{path.name} ({content['date']})")
@@ -116,11 +117,8 @@ def load_calibration(path: Path, gpu: GpuSpec) -> tuple[EngineProfile, Efficienc
 
     A file made on another GPU is refused, and so is one changed since it was written.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ScenarioError(f"{path}: {error}") from None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+    content = read_yaml_object(path)
+    if content.get("format") != _FORMAT:
         raise ScenarioError(
             f"{path} is not a calibration of format {_FORMAT}; `fleetcast calibrate engine` "
             "writes them"

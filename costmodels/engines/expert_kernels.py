@@ -71,6 +71,9 @@ class ExpertKernel:
     """None: the constants of a grouped GEMM serve."""
     tile: Mapping[str, Any]
     multiples: tuple[int, int]
+    layout: Mapping[str, Any] | None
+    inputs: int
+    """Matrices of an expert before its activation."""
     hidden: int
     width: int
     local_experts: int
@@ -86,6 +89,23 @@ class ExpertKernel:
         for size, multiple in sizes:
             found *= -(-size // multiple) * multiple / size
         return found
+
+    @property
+    def stored(self) -> float:
+        """Elements of a rank's matrices as the kernel keeps them, over those that the model has.
+
+        Some kernels read no filled-up rows but keep matrices in a layout with whole tiles.
+        """
+        if self.layout is None:
+            return self.filled
+        multiple = int(self.layout["multiple"])
+        hidden, width = (
+            -(-size // multiple) * multiple / size for size in (self.hidden, self.width)
+        )
+        if self.layout["sides"] == "both":
+            return hidden * width
+        # Only the side that products are summed over: the inputs of up and gate, and of down.
+        return (self.inputs * hidden + width) / (self.inputs + 1)
 
     def parts(self, operator: Operator, gpu: GpuSpec, peak: float) -> GemmParts:
         """Return the seconds of one call. Requires rates, and the operator's matrix."""
@@ -158,12 +178,20 @@ def expert_kernel(shard: RankShard, gpu: GpuSpec, profile: EngineProfile) -> Exp
         rates=None if rates is None else _rates(rates, gpu),
         tile=row.get("tile", {}),
         multiples=tuple(row.get("multiples", (1, 1))),
+        layout=_layout(row, shard.model.model_type),
+        inputs=experts.inputs,
         hidden=experts.latent or shard.local.hidden_size,
         width=experts.width,
         local_experts=local,
         num_experts=experts.num_experts,
         top_k=experts.top_k,
     )
+
+
+def _layout(row: Mapping[str, Any], model_type: str) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any] | None = row.get("stored")
+    is_met = found is not None and model_type in found.get("model_types", [model_type])
+    return found if is_met else None
 
 
 def _rates(row: Mapping[str, Any], gpu: GpuSpec) -> Rates:

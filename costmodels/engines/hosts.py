@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from costmodels.datafile import find_name, read_data
+from costmodels.datafile import find_name, read_data, read_yaml_object
 from costmodels.fields import POSITIVE, TEXT, Fields
 from sim.errors import ScenarioError
 from sim.evidence import LABELS, Evidence
@@ -85,11 +85,8 @@ def load_host(name: str) -> Host:
         return _named(
             find_name("host", name, {known: known for known in read_data(_FILE)["hosts"]})
         )
-    try:
-        content = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ScenarioError(f"{name}: {error}") from None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+    content = read_yaml_object(Path(name))
+    if content.get("format") != _FORMAT:
         raise ScenarioError(
             f"{name} describes no host; `fleetcast calibrate host` writes such files"
         )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from costmodels.datafile import read_data
+from costmodels.models.layers.gqa import softmax_attention
 from costmodels.models.layers.moe import Moe
 from costmodels.models.spec import LayerGroup, ModelSpec
 
@@ -72,8 +73,6 @@ def _compiled(model: ModelSpec, group: LayerGroup, experts: str, ranks: int) -> 
         layer = layer.plus(_of(data["mixers"][group.mixer.kind]))
         if not model.precision.matrix(model.precision.attention)[1].peak.startswith("bf16"):
             layer = layer.plus(_of(data["converted"]))
-        if model.precision.kv == "fp8":
-            layer = layer.plus(_of(data["fp8_cache"]))
     if group.ffn is not None:
         chosen = data["experts"].get(experts) if isinstance(group.ffn, Moe) else None
         layer = layer.plus(_of(chosen or data["ffns"][group.ffn.kind]))
@@ -89,8 +88,10 @@ def _of(row: Mapping[str, Any]) -> Launches:
 def _called(group: LayerGroup, name: str) -> int:
     if group.mixer is None:
         return 0
-    row = read_data(_FILE)["mixers"][group.mixer.kind]
-    return int(row.get(name, row["called"]))
+    data, softmax = read_data(_FILE), softmax_attention(group.mixer)
+    row = data["mixers"][group.mixer.kind]
+    of_sinks = data["sinks"]["called"] if softmax is not None and softmax.sinks else 0
+    return int(row.get(name, row["called"])) + of_sinks
 
 
 def _more(model: ModelSpec, name: str) -> Launches:

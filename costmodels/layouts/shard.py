@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
+from costmodels.formats import Params
 from costmodels.layouts.layout import Layout, check_layout
 from costmodels.models.expert_load import place
 from costmodels.models.layers.moe import Moe
@@ -71,12 +72,19 @@ class RankShard:
     @cached_property
     def layer_weight_bytes(self) -> int:
         """Bytes of this rank's weights without the token table and the LM head."""
-        layers_bytes = self.local.weight_bytes - self._ends_bytes
-        return math.ceil(layers_bytes * self.stage_share)
+        towers_bytes = self.tower_bytes
+        layers_bytes = self.local.weight_bytes - self._ends_bytes - towers_bytes
+        return math.ceil(layers_bytes * self.stage_share) + towers_bytes
+
+    @property
+    def tower_bytes(self) -> int:
+        """Bytes of the vision and audio towers on this rank; a pipeline's first stage has them."""
+        towers = sum(tower.params for tower in self.local.towers)
+        return self.local.precision.weight_bytes(Params(towers=towers))
 
     @property
     def _ends_bytes(self) -> int:
-        end = replace(self.local.params(), attention=0, ffn=0, experts=0, others=0)
+        end = Params(embedding=self.local.params().embedding)
         return self.local.precision.weight_bytes(end)
 
     @property
@@ -159,8 +167,13 @@ def sizes_text(layout: Layout) -> str:
 
 def _local(model: ModelSpec, layout: Layout) -> ModelSpec:
     layers = tuple(_local_group(group, layout) for group in model.layers)
+    ranks = layout.tensor_parallel_size
     return replace(
-        model, layers=layers, vocab_size=-(-model.vocab_size // layout.tensor_parallel_size)
+        model,
+        layers=layers,
+        vocab_size=-(-model.vocab_size // ranks),
+        towers=tuple(tower.sharded(ranks) for tower in model.towers),
+        encoder_flops=model.encoder_flops / ranks,
     )
 
 

@@ -153,11 +153,11 @@ class DevicePlan:
     def _filling(self) -> tuple[MemoryEntry, ...]:
         """What the kernel of routed experts fills up their matrices with."""
         kernel = expert_kernel(self._target, self.gpu, self.profile)
-        if kernel is None or kernel.filled == 1:
+        if kernel is None or kernel.stored == 1:
             return ()
         local = self._target.local
         experts = local.precision.weight_bytes(Params(experts=local.params().experts))
-        more = int(experts * self._target.stage_share * Fraction(kernel.filled - 1))
+        more = int(experts * self._target.stage_share * Fraction(kernel.stored - 1))
         what = f"experts filled up for {kernel.name}"
         return (MemoryEntry(WEIGHTS, what, local.precision.experts, more),)
 
@@ -348,6 +348,11 @@ class DevicePlan:
         num_bytes = math.ceil(number * on_device)
         # The shortest sequence's pages, beside the null block.
         least = 1 if pages == PLAIN else 1 + pages.pages(1, block_size)
+        if number < least and fixed_bytes + math.ceil(least * on_device) <= limit_bytes:
+            raise ScenarioError(
+                f"kv.num_gpu_blocks is {number}: one sequence of {self.model.name} needs "
+                f"{least - 1}, and one stays empty; give {least} or more, or leave it out"
+            )
         if number < least or fixed_bytes + num_bytes > limit_bytes:
             raise self._too_small(max(number, least), limit_bytes, limit)
         return KVBlocks(

@@ -26,6 +26,7 @@ _CLASSES = (
     ("experts", "routed experts"),
     ("embedding", "embeddings and LM head"),
     ("others", "norms, biases, routers"),
+    ("towers", "vision and audio towers"),
 )
 
 _MIB = 1 << 20
@@ -72,7 +73,7 @@ def weight_entries(rank: RankShard, away: RankOffload = ON_DEVICE) -> tuple[Memo
             continue
         stored = _format_of(precision, name)
         size = load_format(stored).num_bytes(count)
-        if name != "embedding":
+        if name not in ("embedding", "towers"):
             size = int(size * rank.stage_share * resident)
         elif is_pipeline and not rank.local.tie_word_embeddings:
             size //= 2
@@ -107,10 +108,8 @@ def workspace_entries(
     """
     model = rank.local
     hidden = model.hidden_size
-    widest = max(
-        *(mixer.row_elements(hidden) for mixer, _ in model.mixers),
-        *(ffn.row_elements(hidden) for ffn, _ in model.ffns),
-    )
+    widths = [mixer.row_elements(hidden) for mixer, _ in model.mixers]
+    widest = max(*widths, *(ffn.row_elements(hidden) for ffn, _ in model.ffns), 0)
     # Residual, norm output and layer output live beside the widest operator.
     vectors = 3 + (model.residual.kept if model.residual else 0)
     activations = max_num_batched_tokens * (vectors * hidden + widest) * model.dtype_bytes
@@ -136,10 +135,16 @@ def workspace_entries(
         if activations >= sampler
         else (f"sampler of {max_num_seqs:,} rows", "", sampler)
     )
+    encoded: tuple[MemoryEntry, ...] = ()
+    if model.towers:  # what the encoder may put out in a step is kept until its tokens are computed
+        kept = max_num_batched_tokens * hidden * model.dtype_bytes
+        what = f"encoder cache of {max_num_batched_tokens:,} tokens"
+        encoded = (MemoryEntry(WORKSPACE, what, model.dtype, kept),)
     return (
         MemoryEntry(WORKSPACE, *peak),
         *gathered,
         *_expert_buffers(rank, profile, max_num_batched_tokens),
+        *encoded,
         MemoryEntry(WORKSPACE, "runtime, CUDA graphs", "", profile.runtime_bytes),
         *communication_buffers(rank, max_num_batched_tokens, profile.all_reduce_fusion_bytes),
     )
@@ -162,7 +167,7 @@ def _expert_buffers(
 
 
 def _format_of(precision: ModelPrecision, name: str) -> str:
-    stored: str = precision.dtype if name == "others" else getattr(precision, name)
+    stored: str = precision.dtype if name in ("others", "towers") else getattr(precision, name)
     return stored
 
 

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, TypeVar
 from costmodels.formats import DTYPE_BYTES, ModelPrecision, Params
 from costmodels.models.layers.moe import Moe
 from costmodels.models.layers.parts import Ffn, Mixer, State
+from costmodels.models.towers import Tower
 from sim.shape import Clip, ordered
 
 __all__ = ["DTYPE_BYTES", "LayerGroup", "ModelSpec", "quantized"]
@@ -71,11 +72,17 @@ class ModelSpec:
     """Parameters outside embeddings, layers and the last norm, kept in 16 bits."""
     residual: Residual | None = None
     """Residual connections; None: plain ones."""
+    towers: tuple[Tower, ...] = ()
+    """Encoders of images and sounds beside the language model."""
+    encoder_flops: float = 0.0
+    """FLOPs of the towers for each new token of a prompt, as a mean over prompts."""
     mtp: tuple[LayerGroup, ...] = ()
     """Layers of multi-token-prediction modules, counted only on request."""
     precision: ModelPrecision = PLAIN
     confidence: str = ""
     source: str = ""
+    notes: tuple[str, ...] = ()
+    """Sentences on what was assumed of a model that only its name describes."""
 
     @property
     def mixers(self) -> tuple[tuple[Mixer, int], ...]:
@@ -160,11 +167,16 @@ class ModelSpec:
         return self.vocab_size * self.hidden_size
 
     def params(self, *, active: bool = False, with_mtp: bool = False) -> Params:
-        """Count parameters by class; ``active``: only those that one token passes through."""
+        """Count parameters by class; ``active``: only those that one token of text passes
+        through."""
         norm = self.hidden_size * (2 if self.norm == "layer" else 1)
         tables = self.embedding_params * (1 if self.tie_word_embeddings else 2)
         positions = self.learned_position_rows * self.hidden_size
-        found = Params(embedding=tables, others=norm + positions + self.extra_params)
+        found = Params(
+            embedding=tables,
+            others=norm + positions + self.extra_params,
+            towers=0 if active else sum(tower.params for tower in self.towers),
+        )
         for group in (*self.layers, *(self.mtp if with_mtp else ())):
             layer = Params(others=group.norms * norm)
             if group.mixer:

@@ -83,19 +83,15 @@ class ChosenKernels:
         """Return the constants of a layer's prompts."""
         kernel = self.attention.get(mixer)
         rate = None if kernel is None else kernel.prefill_flop_per_s
-        return _at_rate(kernel, constants, gpu, rate)
+        share = None if kernel is None else kernel.prefill_memory
+        return _at_share(kernel, _at_rate(kernel, constants, gpu, rate), share)
 
     def decode_constants(self, mixer: Mixer, constants: Efficiency, gpu: GpuSpec) -> Efficiency:
         """Return the constants of a layer's decodes."""
         kernel = self.attention.get(mixer)
         rate = None if kernel is None else kernel.decode_flop_per_s
-        found = _at_rate(kernel, constants, gpu, rate)
-        if kernel is None or kernel.decode_memory is None:
-            return found
-        known = {"attention_memory": Evidence(label=kernel.label, source=kernel.source)}
-        return replace(
-            found, attention_memory=kernel.decode_memory, evidence={**found.evidence, **known}
-        )
+        share = None if kernel is None else kernel.decode_memory
+        return _at_share(kernel, _at_rate(kernel, constants, gpu, rate), share)
 
     def mixed_s(
         self,
@@ -131,3 +127,12 @@ def _at_rate(
         attention_compute=rate / gpu.bf16_flop_per_s,
         evidence={**constants.evidence, **known},
     )
+
+
+def _at_share(
+    kernel: AttentionKernel | None, constants: Efficiency, share: float | None
+) -> Efficiency:
+    if kernel is None or share is None:
+        return constants
+    known = {"attention_memory": Evidence(label=kernel.label, source=kernel.source)}
+    return replace(constants, attention_memory=share, evidence={**constants.evidence, **known})

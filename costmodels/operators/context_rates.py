@@ -114,6 +114,13 @@ def decode_rates(
     return DecodeRates(by_kv_heads=by_kv_heads, seq_s=seq_s)
 
 
+def encoder_rate(shard: RankShard, price: Price) -> float:
+    """Return the seconds of the towers' work for each new token of a prompt; 0 without images."""
+    if not shard.local.encoder_flops:
+        return 0.0
+    return price(_unit(ContextTerm(flops=shard.local.encoder_flops), 1, flops=1.0))
+
+
 def chunk_rates(
     shard: RankShard, price: Price, mixers: tuple[tuple[Mixer, int], ...] | None = None
 ) -> ChunkRates:
@@ -129,15 +136,19 @@ def chunk_rates(
             pair_s[cap] = pair_s.get(cap, 0.0) + price(_unit(term, count, flops=1.0))
             read_s[cap] = read_s.get(cap, 0.0) + price(_unit(term, count, reads=1.0))
         chunk = ContextTerm(flops=work.prefill_token_flops, bytes=work.prefill_seq_bytes)
-        token_s += price(_unit(chunk, count, flops=1.0))
         seq_s += price(_unit(chunk, count, reads=1.0))
-        token = ContextTerm(bytes=work.prefill_token_bytes)
-        token_read_s += price(_unit(token, count, reads=1.0))
+        compute_s = price(_unit(chunk, count, flops=1.0))
+        moved_s = price(_unit(ContextTerm(bytes=work.prefill_token_bytes), count, reads=1.0))
+        if not work.prefill:  # linear attention: its slower side adds to that of other layers
+            compute_s = moved_s = max(compute_s, moved_s)
+        token_s, token_read_s = token_s + compute_s, token_read_s + moved_s
         prefix_s += price(_unit(ContextTerm(flops=work.prefix_flops), count, flops=1.0))
         if work.short is not None:
             more = _short_rates(work, work.short, count, price)
             longest = work.short.longest_tokens
             short[longest] = short[longest] + more if longest in short else more
+    if mixers is None:
+        token_s += encoder_rate(shard, price)
     return ChunkRates(
         pair_s=pair_s,
         token_s=token_s,

@@ -35,6 +35,7 @@ from costmodels.operators.context_rates import (
     ShortRates,
     chunk_rates,
     decode_rates,
+    encoder_rate,
 )
 from costmodels.operators.operators import term_operator
 from costmodels.operators.shared_prefix import SharedPrefixRates, shared_prefix_rates
@@ -287,14 +288,15 @@ class KernelTimes:
         return 1 + self._constants("decode_attention").attention_imbalance * (last_sm - 1)
 
     def _chunk_rates(self) -> ChunkRates:
-        """Return the rates of prefill attention; a table replaces all work of the layers that it
-        covers."""
+        """Return the rates of prefill attention; tables replace all work of layers they cover."""
         pair_s: dict[Cap, float] = {}
         read_s: dict[Cap, float] = {}
         short: dict[int, ShortRates] = {}
-        token_s = token_read_s = chunk_s = prefix_s = seq_s = 0.0
+        token_read_s = chunk_s = prefix_s = seq_s = 0.0
+        constants = self._constants("prefill_attention")
+        token_s = encoder_rate(self.shard, self._work_price("prefill_attention", constants))
         hot = 1 + self.efficiency.throttle_slowdown
-        tile_tokens = self._constants("prefill_attention").attention_query_tile_tokens / 2
+        tile_tokens = constants.attention_query_tile_tokens / 2
         for mixer, count in self.shard.local.prompt_mixers:
             tables = self.mixer_tables(mixer)
             if tables and tables.prefill:
@@ -334,8 +336,8 @@ class KernelTimes:
 
     def _prefill_price(self, mixer: Mixer) -> Callable[[Operator], float]:
         family = prefill_family(mixer)
-        constants = self.chosen.prefill_constants(mixer, self._constants(family), self.gpu)
-        return self._work_price(family, constants)
+        own = self.chosen.prefill_constants(mixer, self._constants(family), self.gpu)
+        return self._work_price(family, own)
 
     def _mixed_rates(self) -> dict[Cap, float]:
         """Return the compute seconds per context token that decodes add to steps with prompts."""

@@ -169,6 +169,9 @@ def prefill_operators(shard: RankShard, sums: PrefillSums) -> list[Operator]:
             others = _pair_operators(work.prefill, work.prefix_flops, count, sums)
             found += [_where(~is_short, one) for one in others]
         found += _chunk_operators(work, count, sums)
+    if shard.local.encoder_flops:
+        term = ContextTerm(name="encoder", flops=shard.local.encoder_flops)
+        found.append(term_operator(term, 1, sums.tokens, sums.tokens))
     return found
 
 
@@ -194,13 +197,16 @@ def _where(chosen: NDArray[np.bool_], one: Operator) -> Operator:
 def _chunk_operators(work: AttentionWork, count: int, sums: PrefillSums) -> list[Operator]:
     """Return the work of chunks that is not proportional to their query-key pairs."""
     found = []
-    if work.prefill_seq_bytes or work.prefill_token_flops:
-        term = ContextTerm(
-            name="state", flops=work.prefill_token_flops, bytes=work.prefill_seq_bytes
-        )
+    token_flops, token_bytes = work.prefill_token_flops, work.prefill_token_bytes
+    if token_bytes and not work.prefill:  # linear attention: both are of the same kernels
+        term = ContextTerm(name="chunks", flops=token_flops, bytes=token_bytes)
+        found.append(term_operator(term, count, sums.tokens, sums.tokens))
+        token_flops = token_bytes = 0.0
+    if work.prefill_seq_bytes or token_flops:
+        term = ContextTerm(name="state", flops=token_flops, bytes=work.prefill_seq_bytes)
         found.append(term_operator(term, count, sums.tokens, sums.seqs))
-    if work.prefill_token_bytes:
-        term = ContextTerm(name="votes", bytes=work.prefill_token_bytes)
+    if token_bytes:
+        term = ContextTerm(name="votes", bytes=token_bytes)
         found.append(term_operator(term, count, sums.tokens, sums.tokens))
     return found
 

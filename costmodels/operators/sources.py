@@ -36,6 +36,7 @@ from costmodels.tables.kinds import TableKind
 from costmodels.tables.sequences import find_decode, find_prefill
 from costmodels.tables.table import OperatorTable
 from sim.errors import ScenarioError
+from sim.paths import is_folder
 
 FITTED, DATASHEET, AIC, OURS = "fitted", "datasheet", "aic", "ours"
 DEFAULT = "default"
@@ -68,7 +69,7 @@ def parsed(choice: Choice) -> tuple[str, dict[str, str]]:
 
 
 def _check_source(source: str) -> None:
-    if not _is_path(source) or Path(source).is_dir():
+    if not _is_path(source) or is_folder(Path(source)):
         return
     if not all(part.strip().endswith(".parquet") for part in source.split(",")):
         raise ScenarioError(
@@ -295,7 +296,7 @@ def _reader(source: str, gpu: GpuSpec, model: ModelSpec, families: Sequence[Tabl
 
     if source == OURS:
         tables = load_folder(own_folder(gpu), families)
-    elif Path(source).is_dir():
+    elif is_folder(Path(source)):
         tables = load_folder(Path(source), families)
     else:
         tables = [load_table(Path(part.strip())) for part in source.split(",")]

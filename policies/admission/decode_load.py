@@ -24,7 +24,10 @@ class DecodeLoad:
         if not decode_s > 0:
             raise ScenarioError(f"decode_s is {decode_s}; it is above 0")
         if view.decode is None:
-            raise ScenarioError("it looks at decode engines, and no pool has the role decode")
+            raise ScenarioError(
+                "it looks at decode engines, and no pool has the role decode; give pools with "
+                "role: prefill and role: decode, or another admission policy"
+            )
         self._view, self._decode = view, view.decode
         self._max_requests, self._decode_s = max_requests, decode_s
 

@@ -1,5 +1,5 @@
 """Look up policies by name: a built-in one, or a user's ``module:attribute`` or
-``file.py:attribute``."""
+``file.py:attribute`` in a folder that the command line trusts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,55 +23,89 @@ from scenarios.build.policy_checks import (
     with_options,
 )
 from scenarios.files.messages import nearest
+from scenarios.files.trusted import is_trusted, trusted_file, trusted_folders
 from scenarios.schema.fields import Policy
 from sim.engine.view import Scheduler
 from sim.errors import ScenarioError
+from sim.paths import is_file
 from sim.protocols import Eviction, Router, RoutingContext, ServiceView
 
-
-def load_attribute(target: str) -> Any:
-    """Import ``module:attribute`` or ``path/file.py:attribute``.
-
-    Modules in the working directory are found too, after installed ones. Raises `ScenarioError`
-    that says what could not be imported and why.
-    """
-    module_name, _, attribute = target.rpartition(":")
-    if not module_name or not attribute:
-        raise ScenarioError(f"{target!r} does not name a policy; write it as module:attribute")
-    try:
-        if module_name.endswith(".py"):
-            module = _module_of_file(Path(module_name))
-        else:
-            _add_to_path(Path.cwd())
-            module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise ScenarioError(
-            f"cannot import {module_name!r} (of {target!r}): {describe(error)}"
-        ) from error
-    if not hasattr(module, attribute):
-        near = nearest(attribute, (n for n in dir(module) if n[0] != "_"), list_all=False)
-        file = getattr(module, "__file__", None)
-        raise ScenarioError(
-            f"module {module_name!r}{f' ({file})' if file else ''} has no {attribute!r}"
-            + (f"; {near}" if near else "")
-        )
-    return getattr(module, attribute)
+_ENTRY_POINTS = "fleetcast.policies"
 
 
 def resolve(name: str, known: Mapping[str, str], kind: str) -> Any:
-    """Return the policy of that name: a known one, or a user's ``module:attribute``.
+    """Return the policy of that name: a built-in one, one that an installed distribution declares
+    as an entry point of ``fleetcast.policies``, or ``module:attribute`` in a trusted folder.
 
-    Raises `ScenarioError` if there is none.
+    Raises `ScenarioError` if there is none, or if it would run code that nobody trusted.
     """
-    if name in known:
-        return load_attribute(known[name])
+    target = known.get(name, name)
+    if target in known.values():
+        return load_attribute(target)
+    for declared in entry_points(group=_ENTRY_POINTS):
+        if name in (declared.name, declared.value):
+            return _loaded(declared.load, name)
     if ":" in name:
-        return load_attribute(name)
+        return _policy_of_user(name, kind)
     near = nearest(name, known, list_all=False)
     raise ScenarioError(
         f"unknown {kind} {name!r}; {near + ' ' if near else ''}known: {', '.join(known)}; "
         "or name your own as module:attribute"
     )
+
+
+def load_attribute(target: str) -> Any:
+    """Return a built-in policy by the ``module:attribute`` of its table; a scenario's own text
+    never comes here."""
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _policy_of_user(target: str, kind: str) -> Any:
+    module_name, _, attribute = target.rpartition(":")
+    if not module_name or not attribute.isidentifier():
+        raise ScenarioError(f"{target!r} does not name a {kind}; write it as module:attribute")
+    file = trusted_file(module_name)
+    if file is None:
+        raise ScenarioError(_untrusted(target, module_name, kind))
+    module = _loaded(lambda: _module_of_file(file), module_name)
+    if not hasattr(module, attribute):
+        near = nearest(attribute, (n for n in dir(module) if n[0] != "_"), list_all=False)
+        raise ScenarioError(
+            f"module {module_name!r} ({file}) has no {attribute!r}" + (f"; {near}" if near else "")
+        )
+    found = getattr(module, attribute)
+    origin = sys.modules.get(getattr(found, "__module__", None) or module.__name__)
+    origin_file = getattr(origin, "__file__", None)  # none of what is built into Python
+    if isinstance(found, ModuleType) or origin_file is None or not is_trusted(origin_file):
+        raise ScenarioError(
+            f"{target!r} is not defined in {module_name!r}, which only imports it: a {kind} must "
+            "be written in a folder of --plugins"
+        )
+    return found
+
+
+def _untrusted(target: str, module_name: str, kind: str) -> str:
+    """Say why a policy is refused, and what makes it run."""
+    file = Path(module_name if module_name.endswith(".py") else f"{module_name}.py")
+    if is_file(file):
+        return (
+            f"{kind} {target!r} is code: a scenario runs none unless you say so; "
+            f"add --plugins {file.parent} if you trust that folder"
+        )
+    named = trusted_folders()
+    where = f" in {', '.join(map(str, named))}" if named else ""
+    return (
+        f"there is no {module_name!r}{where} for {kind} {target!r}: a scenario runs only policies "
+        "of the folders that --plugins DIR names"
+    )
+
+
+def _loaded(load: Callable[[], Any], name: str) -> Any:
+    try:
+        return load()
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        raise ScenarioError(f"cannot import {name!r}: {describe(error)}") from error
 
 
 def scheduler_factory(policy: Policy, known: Mapping[str, str]) -> Callable[[], Scheduler]:

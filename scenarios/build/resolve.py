@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from costmodels.engines.api_server import ApiServerCosts
 from costmodels.engines.calibration import load_api_server, load_constants
 from costmodels.engines.profile import (
@@ -12,6 +14,7 @@ from costmodels.engines.profile import (
     scale_host,
 )
 from costmodels.formats import format_names
+from costmodels.hardware.gpu_names import gpu_note
 from costmodels.hardware.gpus import GIB, GpuSpec, load_gpu
 from costmodels.models import kv_policies
 from costmodels.models.catalog import load_model
@@ -19,6 +22,7 @@ from costmodels.models.quantization import AUTO, method_names, quantize
 from costmodels.models.spec import ModelSpec, in_dtype, quantized
 from scenarios.build import features
 from scenarios.build.host import host_factor, host_notes
+from scenarios.build.images import with_towers
 from scenarios.build.layout import layout_of, offload_of
 from scenarios.build.replica import Replica
 from scenarios.schema import EngineOptions, Scenario
@@ -73,7 +77,13 @@ def resolve(
         max_num_seqs=seqs,
         offload=offload_of(scenario, gpu),
         methods=methods,
-        notes=(*version_note, *notes, *host_notes(options)),
+        notes=(
+            *version_note,
+            *model.notes,
+            *_name_notes(scenario),
+            *notes,
+            *host_notes(options),
+        ),
         added=features.added(scenario, model, gpu, layout),
     )
 
@@ -84,6 +94,12 @@ def _profile_name(options: EngineOptions) -> tuple[str, tuple[str, ...]]:
         return options.profile, ()
     name, note = nearest_profile(options.profile, options.version)
     return name, (note,) if note else ()
+
+
+def _name_notes(scenario: Scenario) -> tuple[str, ...]:
+    """Return what was made of a name of the GPU that says more than the device."""
+    note = gpu_note(scenario.hardware.gpu)
+    return () if note is None else (note,)
 
 
 def _api_server(options: EngineOptions) -> ApiServerCosts | None:
@@ -97,8 +113,12 @@ def _served(
 ) -> tuple[ModelSpec, tuple[str, ...]]:
     """Return the model as it is served, by quantization methods or in bare formats, and notes."""
     (method, cache), (linear, kv) = methods, formats
+    spec = in_dtype(load_model(scenario.model), scenario.engine.dtype)
+    positions = scenario.engine.max_position_embeddings
+    if positions is not None:  # neither work nor memory depends on how rope is scaled
+        spec = replace(spec, max_position_embeddings=positions)
     model, notes = quantize(
-        in_dtype(load_model(scenario.model), scenario.engine.dtype),
+        spec,
         gpu,
         weights=method,
         cache_dtype=cache or AUTO,
@@ -106,7 +126,8 @@ def _served(
     model = quantized(
         model, linear=None if method else linear, kv_cache=(None if cache else kv) or AUTO
     )
-    return _with_policy(model, scenario.kv.policy), notes
+    model, more = with_towers(scenario, _with_policy(model, scenario.kv.policy))
+    return model, (*notes, *more)
 
 
 def _methods(scenario: Scenario, quantization: str | None, kv_dtype: str | None) -> _Methods:

@@ -16,6 +16,7 @@ from scenarios.commands.explain import explain
 from scenarios.commands.export import export_app
 from scenarios.commands.memory import memory
 from scenarios.commands.names import list_names, schema
+from scenarios.commands.options import runs_policies
 from scenarios.commands.plan import plan
 from scenarios.commands.report import report
 from scenarios.commands.scenario import scenario_app
@@ -27,14 +28,14 @@ from scenarios.commands.whatif import whatif
 
 __all__ = ["app", "main"]
 
-app.command()(simulate)
-app.command()(whatif)
-app.command()(capacity)
-app.command()(sweep)
-app.command()(plan)
+app.command()(runs_policies(simulate))
+app.command()(runs_policies(whatif))
+app.command()(runs_policies(capacity))
+app.command()(runs_policies(sweep))
+app.command()(runs_policies(plan))
 app.command()(report)
-app.command()(explain)
-app.command()(memory)
+app.command()(runs_policies(explain))
+app.command()(runs_policies(memory))
 app.add_typer(export_app, name="export")
 app.command()(diagnose)
 app.command()(validate)

@@ -21,12 +21,24 @@ class _Commands(TyperGroup):
     bug."""
 
     def invoke(self, ctx: Any) -> Any:
-        from sim.errors import FleetcastError
+        from sim.errors import FleetcastError, printable
 
         try:
             return super().invoke(ctx)
         except FleetcastError as error:
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(f"error: {printable(str(error))}", err=True)
+            raise typer.Exit(EXIT_BAD_INPUT) from None
+        except BrokenPipeError:
+            raise  # a reader that has gone; `main` ends in silence
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            typer.echo(f"error: {where}{error.strerror or error}", err=True)
+            raise typer.Exit(EXIT_BAD_INPUT) from None
+        except (MemoryError, RecursionError) as error:
+            told = (
+                "more memory than there is" if isinstance(error, MemoryError) else "deeper nesting"
+            )
+            typer.echo(f"error: an input asks for {told}; is it damaged?", err=True)
             raise typer.Exit(EXIT_BAD_INPUT) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)

@@ -22,7 +22,8 @@ from scenarios.commands.options import (
 
 
 @takes_flags(
-    "model gpu tp replicas trace preset input_tokens output_tokens slo_ttft slo_tpot slo_e2e seed"
+    "model gpu tp replicas trace columns preset input_tokens output_tokens slo_ttft slo_tpot "
+    "slo_e2e slo_itl seed"
 )
 def capacity(
     scenario: ScenarioFile = None,
@@ -104,7 +105,7 @@ def capacity(
     if out is not None:
         from reports.capacity.report import write_capacity_page
 
-        files = {"scenario.yaml": dump_scenario(chosen), "capacity.json": json_text(found)}
+        files = {"scenario.yaml": dump_scenario(chosen, out), "capacity.json": json_text(found)}
         write_files(out, files)
         page = write_capacity_page(out)
     if output_format == "json":

@@ -42,6 +42,10 @@ Cluster = Annotated[
 OpenPage = Annotated[bool, typer.Option("--open", help="Show the page in a browser; needs --out.")]
 OutputFormat = Annotated[str, typer.Option("--format", help="text or json.", callback=check_format)]
 
+_PLUGINS = Annotated[
+    list[Path] | None,
+    typer.Option("--plugins", help="Folder whose Python policies scenarios may run."),
+]
 _FLAGS: dict[str, Any] = {
     "model": Annotated[
         str | None, typer.Option(help="Model id (see `list models`) or a config.json.")
@@ -58,6 +62,12 @@ _FLAGS: dict[str, Any] = {
     ],
     "replicas": Annotated[int | None, typer.Option(help="Replicas behind the router.")],
     "trace": Annotated[Path | None, typer.Option(help="Trace file to replay.")],
+    "columns": Annotated[
+        str | None,
+        typer.Option(
+            help="Columns of a trace of your own: arrival=time,input=prompt_tokens,output=..."
+        ),
+    ],
     "preset": Annotated[str | None, typer.Option(help="Workload preset.")],
     "rate": Annotated[float | None, typer.Option(help="Mean arrival rate, requests/s.")],
     "concurrency": Annotated[
@@ -72,6 +82,10 @@ _FLAGS: dict[str, Any] = {
     "slo_ttft": Annotated[float | None, typer.Option(help="TTFT target, s.")],
     "slo_tpot": Annotated[float | None, typer.Option(help="TPOT target, s.")],
     "slo_e2e": Annotated[float | None, typer.Option(help="E2E target, s.")],
+    "slo_itl": Annotated[
+        float | None,
+        typer.Option(help="Target of a request's p99 gap between tokens, s; others by slo.itl_of."),
+    ],
     "seed": Annotated[int | None, typer.Option(help="Seed of everything random.")],
 }
 """The options that stand for a scenario's fields, as `scenarios.files.flags` knows them."""
@@ -111,6 +125,26 @@ def takes_flags(names: str) -> Callable[[Callable[..., None]], Callable[..., Non
         return run
 
     return decorate
+
+
+def runs_policies(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command ``--plugins``, the folders whose policies a scenario may run."""
+
+    @wraps(command)
+    def run(*, plugins: list[Path] | None, **values: Any) -> None:
+        if plugins:
+            from scenarios.files.trusted import trust_plugins
+
+            trust_plugins(plugins)
+        command(**values)
+
+    signature = inspect.signature(command, eval_str=True)
+    option = inspect.Parameter(
+        "plugins", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_PLUGINS
+    )
+    parameters = [*signature.parameters.values(), option]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def check_open(open_page: bool, out: Path | None) -> None:

@@ -126,7 +126,7 @@ def write_whatif(answer: WhatIf, folder: Path) -> None:
         if variant.scenario is None:
             continue
         file = f"scenarios/{index:02d}-{_slug(variant.name)}.yaml"
-        files[file] = dump_scenario(variant.scenario)
+        files[file] = dump_scenario(variant.scenario, folder)
         entries[variant.name]["scenario_file"] = file
     write_files(folder, files | {"whatif.json": _with_short_lists(json_text(content))})
 

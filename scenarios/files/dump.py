@@ -13,13 +13,13 @@ from scenarios.schema import Scenario
 from sim.errors import ScenarioError
 
 
-def dump_scenario(scenario: Scenario) -> str:
-    """Return all fields, defaults included, with absolute paths: what ran, readable from
-    anywhere."""
+def dump_scenario(scenario: Scenario, folder: Path | None = None) -> str:
+    """Return all fields, defaults included: what ran. Paths are relative to ``folder``, where the
+    text will lie; None: absolute."""
     values = scenario.model_dump(mode="json")
     if scenario.pools:  # a pool takes what it leaves out from the scenario's own sections
         values["pools"] = scenario.model_dump(mode="json", exclude_unset=True)["pools"]
-    return _yaml(relocated(values, None))
+    return _yaml(relocated(values, folder))
 
 
 def given_text(scenario: Scenario, *, leave_out: Collection[str] = ()) -> str:

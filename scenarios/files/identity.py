@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import re
 import sys
@@ -12,7 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from scenarios.files.trusted import trusted_file
 from scenarios.schema import Scenario
+from sim.paths import is_file, is_folder
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -40,18 +41,24 @@ def _content_of_text(text: str) -> Any:
     if "/" not in text and "." not in text and ":" not in text:
         return text  # a name, not a path
     module, colon, attribute = text.rpartition(":")
-    if colon and module.endswith(".py") and Path(module).is_file():
+    if colon and module.endswith(".py") and is_file(Path(module)):
         return [_folder_content(Path(module).parent, "*.py"), Path(module).name, attribute]
     if _MODULE.fullmatch(text):
         return _of_module(module, attribute)
     parts = [part.strip() for part in text.split(",")]
-    found = [path_content(Path(part)) for part in parts]
+    found = [path_content(file) for part in parts for file in _files_of(Path(part))]
     return text if None in found else found
+
+
+def _files_of(path: Path) -> list[Path]:
+    from workloads.readers.detect import files_of
+
+    return files_of(path) if is_file(path) else [path]
 
 
 def path_content(path: Path) -> str | None:
     """Return the hash of a file, or of a folder's files; None if there is neither."""
-    if path.is_dir():
+    if is_folder(path):
         return _folder_content(path, "**/*")
     try:
         stat = path.stat()
@@ -61,21 +68,16 @@ def path_content(path: Path) -> str | None:
 
 
 def _of_module(module: str, attribute: str) -> list[str]:
-    try:
-        found = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        found = None
-    here = Path.cwd() / f"{module}.py"
-    origin = Path(found.origin) if found is not None and found.origin else here
-    if origin.is_relative_to(CHECKOUT) or not origin.is_file():
+    file = trusted_file(module)
+    if file is None:  # built in, declared by an installed distribution, or refused
         return [module, attribute]
-    return [_folder_content(origin.parent, "*.py"), origin.name, attribute]
+    return [_folder_content(file.parent, "*.py"), file.name, attribute]
 
 
 def _folder_content(folder: Path, pattern: str) -> str:
     parts: list[Any] = []
     for file in sorted(folder.glob(pattern)):
-        if not file.is_file():
+        if not is_file(file):
             continue
         stat = file.stat()
         is_large = stat.st_size > _LARGE_BYTES
@@ -127,7 +129,7 @@ def code_address() -> str:
         # Shipped scenarios do not count: a scenario's own content is hashed already.
         kinds = _CODE if package == "scenarios" else _DATA
         for path in sorted((CHECKOUT / package).rglob("*")):
-            if path.suffix in kinds and path.is_file():
+            if path.suffix in kinds and is_file(path):
                 digest.update(str(path.relative_to(CHECKOUT)).encode())
                 digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -3,8 +3,11 @@ hold."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
+
+from sim.paths import is_file, is_folder
 
 _LENGTHS = ("input_tokens", "output_tokens")
 _POLICIES = (
@@ -47,21 +50,24 @@ def anchored_policy(name: str, folder: Path) -> str:
     if not colon or not module:
         return name
     file = folder / (module if module.endswith(".py") else f"{module}.py")
-    return f"{file}:{attribute}" if file.is_file() else name
+    return f"{file}:{attribute}" if is_file(file) else name
 
 
 def relocated(values: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     """Rewrite the paths in scenario values so that they hold wherever they are read.
 
-    They become absolute; or, for a scenario to be saved in ``folder``, relative to it for files in
-    it.
+    They become absolute; or, for a scenario to be saved in ``folder``, relative to it. A file in
+    the user's home, seen from outside, is left with its base name: what is shared names no user.
     """
 
     def moved(path: str) -> str:
         absolute = Path(path).absolute()
-        if folder is not None and absolute.is_relative_to(folder.absolute()):
-            return str(absolute.relative_to(folder.absolute()))
-        return str(absolute)
+        if folder is None:
+            return str(absolute)
+        home, here = Path.home(), folder.absolute()
+        if absolute.is_relative_to(home) and not here.is_relative_to(home):
+            return absolute.name
+        return os.path.relpath(absolute, here)
 
     for holder, key in _files(values):
         holder[key] = moved(holder[key])
@@ -100,7 +106,7 @@ def _policy(policies: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
 
 
 def _is_config(model: str, folder: Path) -> bool:
-    return model.endswith(".json") or (folder / model / "config.json").is_file()
+    return model.endswith(".json") or is_file(folder / model / "config.json")
 
 
 def is_gpu_file(gpu: Any) -> bool:
@@ -135,11 +141,12 @@ def _pools(values: dict[str, Any]) -> list[dict[str, Any]]:
     """Return everything with sections of hardware and engine: the scenario, and each of its
     pools."""
     pools = values.get("pools")
-    return [values, *(one for one in pools or () if isinstance(one, dict))]
+    listed = pools if isinstance(pools, list) else []
+    return [values, *(one for one in listed if isinstance(one, dict))]
 
 
 def _is_tables(source: str, folder: Path) -> bool:
-    return source.endswith(".parquet") or "/" in source or (folder / source).is_dir()
+    return source.endswith(".parquet") or "/" in source or is_folder(folder / source)
 
 
 def _files(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:

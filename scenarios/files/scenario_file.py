@@ -10,6 +10,7 @@ from scenarios.files.paths import anchor_paths
 from scenarios.files.yaml_text import KeyPath as Place
 from scenarios.files.yaml_text import Places, parse_yaml, read_text
 from sim.errors import ScenarioError
+from sim.paths import is_file
 
 _SOURCES = ("trace", "preset", "generator", "classes")
 
@@ -36,7 +37,7 @@ def _read(path: Path, readers: tuple[Path, ...]) -> tuple[dict[str, Any], Places
     readers = (*readers, path.resolve())
     if base_path.resolve() in readers:
         raise ScenarioError(f"{where}: base {base} leads back to a file that builds on it")
-    if not base_path.is_file():
+    if not is_file(base_path):
         raise ScenarioError(f"{where}: base {base} is not a file (looked for {base_path})")
     below, below_places = _read(base_path, readers)
     for replaced in list(_lay_over(below, values)):

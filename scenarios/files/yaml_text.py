@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from sim.errors import ScenarioError
+from costmodels.datafile import check_values, read_user_text
+from sim.errors import ScenarioError, printable, shown
 
 KeyPath = tuple[str | int, ...]
 """Keys and list positions from the top: ``("workload", "window_s", 0)``."""
@@ -29,8 +30,9 @@ def parse_yaml(text: str, where: str) -> tuple[Any, Places]:
         node = loader.get_single_node()
         if node is None:
             return None, places
+        check_values(node, where)
         _note_places(node, (), where, places)
-        return _unshared(loader.construct_document(node)), places
+        return _unshared(loader.construct_document(node), where), places
     except yaml.MarkedYAMLError as error:
         raise ScenarioError(_syntax_message(error, where)) from None
     except yaml.YAMLError:
@@ -44,11 +46,13 @@ def parse_yaml(text: str, where: str) -> tuple[Any, Places]:
         loader.dispose()
 
 
-def _unshared(value: Any) -> Any:
+def _unshared(value: Any, where: str) -> Any:
     """Copy a value so that no part is in two places, as an anchor and its aliases would be."""
+    if isinstance(value, str) and printable(value) != value:
+        raise ScenarioError(f"{where}: {shown(value)} has control characters")
     if isinstance(value, dict):
-        return {key: _unshared(item) for key, item in value.items()}
-    return [_unshared(item) for item in value] if isinstance(value, list) else value
+        return {key: _unshared(item, where) for key, item in value.items()}
+    return [_unshared(item, where) for item in value] if isinstance(value, list) else value
 
 
 def _syntax_message(error: yaml.MarkedYAMLError, where: str) -> str:
@@ -85,8 +89,6 @@ def _line(node: yaml.Node, where: str) -> str:
 def read_text(path: Path, what: str) -> str:
     """Return a file's text; ``what`` names it in messages. Raises `ScenarioError`."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ScenarioError(f"cannot read {what} {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ScenarioError(f"cannot read {what} {path}: it is not a text file") from None
+        return read_user_text(path)
+    except ScenarioError as error:
+        raise ScenarioError(f"cannot read {what} {error}") from None

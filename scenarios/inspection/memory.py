@@ -39,6 +39,8 @@ def memory_facts(replica: Replica, *, context: int | None, output: int) -> dict[
     layouts = smallest_layouts(plan, context, output)
     return {
         **replica.facts(),
+        "total_params": replica.model.total_params,
+        "active_params": replica.model.active_params,
         "gpu_memory_utilization": plan.gpu_memory_utilization,
         "block_size": plan.block[0],
         "max_model_len": longest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from scenarios.build.pools import Build
 from scenarios.files.dump import dump_scenario
-from scenarios.run.result_folder import make_folder
+from scenarios.run.result_folder import replaced
 from scenarios.schema import Scenario
 from sim.books.ledger import TimeBooks
 from sim.books.metrics import RequestMetrics
 from sim.books.token_times import token_times_ns
-from sim.errors import ScenarioError
 from sim.fleet.cluster import RunLog
 
 if TYPE_CHECKING:
@@ -66,33 +66,36 @@ class RunResult:
                 return value
         raise KeyError(f"no figure {name} {statistic}")
 
-    def write(self, folder: str | Path) -> Path:
+    def write(self, folder: str | Path, *, lies_in: Path | None = None) -> Path:
         """Write summary.json, the tables as parquet and the resolved scenario; return the folder.
 
-        Raises `ScenarioError` if the folder cannot be written.
+        ``lies_in`` is where the folder will lie if it is moved later: the scenario's paths are seen
+        from there. The summary has the hashes of the other files. Raises `ScenarioError` if the
+        folder cannot be written; what it held before is then still there.
         """
         target = Path(folder)
         # Import pandas only when a folder is written.
         from scenarios.run.frames import preemptions_frame, step_times_frame
 
-        try:
-            make_folder(target)
-            (target / "scenario.yaml").write_text(dump_scenario(self.scenario), encoding="utf-8")
-            self.requests.to_parquet(target / "requests.parquet", index=False)
-            self.steps.to_parquet(target / "steps.parquet", index=False)
-            preemptions_frame(self.log).to_parquet(target / "preemptions.parquet", index=False)
+        with replaced(target, "summary.json", stale=("report.html",)) as part:
+            (part / "scenario.yaml").write_text(
+                dump_scenario(self.scenario, lies_in or target), encoding="utf-8"
+            )
+            self.requests.to_parquet(part / "requests.parquet", index=False)
+            self.steps.to_parquet(part / "steps.parquet", index=False)
+            preemptions_frame(self.log).to_parquet(part / "preemptions.parquet", index=False)
             step_times_frame(self.log).to_parquet(
-                target / "step_times.parquet",
+                part / "step_times.parquet",
                 index=False,
                 use_dictionary=False,
                 column_encoding="DELTA_BINARY_PACKED",
             )
-            text = json.dumps(self.summary, indent=1, allow_nan=False)
-            (target / "summary.json").write_text(
-                text + "\n", encoding="utf-8"
-            )  # last, so that it marks a complete folder
-        except OSError as error:
-            raise ScenarioError(
-                f"cannot write the result folder {target}: {error.strerror}"
-            ) from error
+            files = {path.name: _sha256(path) for path in sorted(part.iterdir())}
+            text = json.dumps({**self.summary, "files": files}, indent=1, allow_nan=False)
+            (part / "summary.json").write_text(text + "\n", encoding="utf-8")
         return target
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +27,40 @@ def make_folder(folder: Path) -> None:
         raise ScenarioError(f"cannot write the result folder {folder}: {error.strerror}") from None
 
 
-def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write texts by their paths in the folder, in order, so that the last marks it as complete.
+@contextmanager
+def replaced(folder: Path, marker: str, *, stale: Collection[str] = ()) -> Iterator[Path]:
+    """Give an empty folder to write in, whose files then take the places of those in ``folder``.
+
+    ``marker`` comes last and marks the folder as complete; it and the ``stale`` files are taken
+    away first, so that parts of two results never stand together as one. If the block fails, the
+    folder stays as it was. Raises `ScenarioError` if it cannot be written.
+    """
+    make_folder(folder)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as temporary:
+            part = Path(temporary)
+            yield part
+            for old in (marker, *stale):
+                (folder / old).unlink(missing_ok=True)
+            files = [path.relative_to(part) for path in part.rglob("*") if path.is_file()]
+            for name in sorted(files, key=lambda name: (str(name) == marker, name)):
+                (folder / name).parent.mkdir(exist_ok=True)
+                os.replace(part / name, folder / name)
+    except OSError as error:
+        raise ScenarioError(f"cannot write the result folder {folder}: {error.strerror}") from None
+
+
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write files by their paths in the folder; the last marks it as complete (see `replaced`).
 
     Raises `ScenarioError`.
     """
-    try:
-        for name, text in files.items():
-            path = folder / name
+    *_, marker = files
+    with replaced(folder, marker) as part:
+        for name, content in files.items():
+            path = part / name
             path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ScenarioError(f"cannot write the result folder {folder}: {error.strerror}") from error
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def json_text(content: dict[str, Any]) -> str:

@@ -59,6 +59,7 @@ def summarize(
     figures = run_figures(log, metrics, build)
     for figure in figures:
         figure.setdefault("evidence", label)
+    failures: list[str] = []
     summary: dict[str, Any] = {
         "schema": RESULT,
         "fleetcast_version": __version__,
@@ -73,7 +74,7 @@ def summarize(
         "ttft_accounts_s": _mean_accounts(books.ttft_ns, metrics),
         "step_accounts_s": dict(zip(TIME_ACCOUNTS, (gpu_time_ns(log) / 1e9).tolist(), strict=True)),
         "device_bytes": _device_bytes(build.parts[0], log, metrics.window),
-        "saturation": _saturation(scenario, log),
+        "saturation": _saturation(scenario, log, failures),
         "run": {
             "steps": sum(int(s.column("steps").sum()) for s in log.steps),
             "runs": sum(len(s) for s in log.steps),
@@ -83,6 +84,8 @@ def summarize(
             "wall_s": wall_s,
         },
     }
+    if failures:
+        summary["failed_estimates"] = failures
     if log.tiers:
         summary["kv_tiers"] = tier_facts(log, metrics)
     speculation = speculation_facts(build, log, summary["step_accounts_s"])
@@ -233,13 +236,18 @@ def _request_counts(log: RunLog, metrics: RequestMetrics) -> dict[str, Any]:
     return counts
 
 
-def _saturation(scenario: Scenario, log: RunLog) -> dict[str, Any] | None:
+def _saturation(scenario: Scenario, log: RunLog, failures: list[str]) -> dict[str, Any] | None:
     schedulers = (of_pool.engine.scheduler for _, _, of_pool in pool_scenarios(scenario))
     if any(name_and_options(scheduler)[0] in _OTHER_BATCHES for scheduler in schedulers):
         return None  # the estimate is for the engine's own batches
     if any(pool.make_features for pool in log.fleet.pools):
         return None  # nor does it know what features add to a step, or keep from it
-    limit = saturation(log)
+    try:
+        limit = saturation(log)
+    except (ArithmeticError, LookupError, ValueError) as error:
+        # An estimate made after the run must not cost the run.
+        failures.append(f"saturation ({type(error).__name__}: {error})")
+        return None
     if limit is None or not 0 < limit.saturation_per_s < math.inf:
         return None  # no request was admitted, or its batches leave no room for an estimate
     return {

@@ -36,6 +36,7 @@ def warnings_for(
         _nothing_to_cache(log),
         _tier_links(summary),
         _few_samples(summary),
+        _failed_estimates(summary),
     )
     return [warning for warning in checks if warning is not None]
 
@@ -45,6 +46,16 @@ def _nothing_finished(summary: dict[str, Any]) -> dict[str, str] | None:
     if requests["arrived"] and not requests["finished"]:
         return _warning("nothing_finished", "no request finished: there are no latencies to show")
     return None
+
+
+def _failed_estimates(summary: dict[str, Any]) -> dict[str, str] | None:
+    failed = summary.get("failed_estimates")
+    if not failed:
+        return None
+    return _warning(
+        "failed_estimates",
+        f"no estimate of {', '.join(failed)}: a fault of fleetcast's; the run itself is whole",
+    )
 
 
 def _unstable(log: RunLog, metrics: RequestMetrics) -> dict[str, str] | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from scenarios.schema.fields import (
     LONGEST_S,
+    BytesPerS,
     Number,
     Policy,
-    Positive,
     Seconds,
     Section,
     Tokens,
@@ -43,10 +43,10 @@ class Hardware(Section):
     host_memory_gb: Annotated[Number, Field(ge=0, le=1e6)] | None = Field(
         None, description="GiB of host memory for each GPU; None: not known, taken as enough"
     )
-    host_link_bytes_per_s: Positive | None = Field(
+    host_link_bytes_per_s: BytesPerS | None = Field(
         None, description="between a GPU and its host, achievable; None: the GPU's (links.yaml)"
     )
-    disk_read_bytes_per_s: Positive | None = Field(
+    disk_read_bytes_per_s: BytesPerS | None = Field(
         None, description="of the disk behind each GPU; None: an NVMe drive's (links.yaml)"
     )
     stage_link: str | None = Field(
@@ -57,7 +57,7 @@ class Hardware(Section):
     stage_link_latency_s: Annotated[Number, Field(ge=0, le=LONGEST_S)] | None = Field(
         None, description="one way, in place of the named link's"
     )
-    stage_link_bytes_per_s: Positive | None = Field(
+    stage_link_bytes_per_s: BytesPerS | None = Field(
         None, description="in place of the named link's; with a latency it needs no name"
     )
 
@@ -90,6 +90,9 @@ class EngineOptions(Section):
     )
     tensor_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
         1, description="GPUs that share each layer of a replica"
+    )
+    language_model_only: bool = Field(
+        False, description="load no towers of images and sounds, and take none"
     )
     pipeline_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
         1, description="stages that the layers of a replica are divided into"
@@ -192,6 +195,11 @@ class EngineOptions(Section):
     max_model_len: Tokens | None = Field(
         None, description="longest prompt + output; None: the model's, or what the KV pool holds"
     )
+    max_position_embeddings: Tokens | None = Field(
+        None,
+        description="positions of the model, where scaled rope (YaRN) or an override gives it "
+        "others than its config.json; None: the config's",
+    )
     max_cudagraph_capture_size: Tokens | None = Field(
         None, description="largest batch, in tokens, with a CUDA graph; None: the engine's default"
     )
@@ -263,7 +271,7 @@ class KvOptions(Section):
     swap_space_gib: Annotated[Number, Field(ge=0, le=1e6)] = Field(
         4.0, description="host memory for swapped requests, a GPU, in GiB (preemption_mode swap)"
     )
-    swap_bytes_per_s: Positive | None = Field(
+    swap_bytes_per_s: BytesPerS | None = Field(
         None, description="of the host link, each way; None: the GPU's, as its datasheet has it"
     )
     enable_prefix_caching: bool = Field(
@@ -378,3 +386,21 @@ class Scenario(Section):
         if not isinstance(values, dict):
             return values
         return {k: v for k, v in values.items() if v is not None or k not in optional}
+
+    @model_validator(mode="after")
+    def _pools_agree(self) -> Self:
+        names = [pool.name for pool in self.pools]
+        unknown = [
+            name for name in (self.prices.by_pool if self.prices else ()) if name not in names
+        ]
+        if unknown:
+            known = ", ".join(names) or "this scenario has none"
+            raise ValueError(
+                f"prices.by_pool: there is no pool called {unknown[0]!r}; pools: {known}"
+            )
+        if self.pools and "replicas" in self.pool.model_fields_set and self.pool.replicas > 1:
+            raise ValueError(
+                f"pool.replicas ({self.pool.replicas}) is of a fleet without pools; say replicas "
+                "of each of the pools"
+            )
+        return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 LONGEST_S = 4e9  # 127 years: int64 nanoseconds end at 292
 MOST_TOKENS = 100_000_000
@@ -17,9 +17,20 @@ def _not_true_or_false(value: Any) -> Any:
     return value
 
 
-Number = Annotated[float, BeforeValidator(_not_true_or_false)]
-Whole = Annotated[int, BeforeValidator(_not_true_or_false)]
+def _in_reach(value: float) -> float:
+    """Reject what no quantity is: arithmetic on it would end in infinities."""
+    if value and not _LEAST <= abs(value) <= _MOST:
+        raise ValueError(f"must be 0 or between {_LEAST:g} and {_MOST:g} in size")
+    return value
+
+
+_LEAST, _MOST = 1e-15, 1e18
+Number = Annotated[float, BeforeValidator(_not_true_or_false), AfterValidator(_in_reach)]
+Whole = Annotated[int, BeforeValidator(_not_true_or_false), AfterValidator(_in_reach)]
 Positive = Annotated[Number, Field(gt=0)]
+BytesPerS = Annotated[Number, Field(ge=1)]
+Interval = Annotated[Number, Field(ge=1e-3, le=LONGEST_S)]
+"""Seconds between looks, of which a run has many."""
 Seconds = Annotated[Number, Field(ge=1e-9, le=LONGEST_S)]
 Count = Annotated[Whole, Field(ge=1)]
 Tokens = Annotated[Whole, Field(ge=1, le=MOST_TOKENS)]

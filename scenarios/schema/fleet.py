@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from scenarios.schema.fields import (
     LONGEST_S,
+    BytesPerS,
     Count,
+    Interval,
     Number,
     Policy,
     Positive,
@@ -48,6 +50,21 @@ class Clients(Section):
         "to its end",
     )
 
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        first, whole = self.ttft_timeout_s, self.e2e_timeout_s
+        if first is not None and whole is not None and whole < first:
+            raise ValueError(
+                f"e2e_timeout_s ({whole:g} s) is shorter than ttft_timeout_s ({first:g} s): the "
+                "whole answer cannot be there before its first token"
+            )
+        if self.backoff_s > self.max_backoff_s:
+            raise ValueError(
+                f"backoff_s ({self.backoff_s:g} s) is above max_backoff_s "
+                f"({self.max_backoff_s:g} s), the longest back-off"
+            )
+        return self
+
 
 class FaultEvent(Section):
     """One fault at a known time."""
@@ -62,10 +79,24 @@ class FaultEvent(Section):
     )
     pool: str | None = Field(None, description="all replicas of a pool at once")
     link: str | None = Field(None, description="core: what all KV transfers share")
-    factor: Positive = Field(
+    factor: Annotated[Positive, Field(le=1e6)] = Field(
         1.0, description="slow_node: how many times as long; link_slow: share of the bandwidth"
     )
     duration_s: Wait = Field(0.0, description="of a slow node or link, or a cut")
+
+    @model_validator(mode="after")
+    def _factor_fits(self) -> Self:
+        if self.kind == "slow_node" and self.factor < 1:
+            raise ValueError(
+                f"factor is {self.factor:g}: of a slow_node it is how many times as long its steps "
+                "take, at least 1"
+            )
+        if self.kind == "link_slow" and self.factor > 1:
+            raise ValueError(
+                f"factor is {self.factor:g}: of a link_slow it is the share of the bandwidth that "
+                "is left, at most 1"
+            )
+        return self
 
 
 class Faults(Section):
@@ -90,7 +121,7 @@ class Startup(Section):
     process_s: Wait = Field(
         30.0, description="the engine's own start, without its weights: imports, graphs, warm-up"
     )
-    load_bytes_per_s: Positive | None = Field(
+    load_bytes_per_s: BytesPerS | None = Field(
         None, description="weights to each GPU; None: the disk behind it (hardware.*)"
     )
     provision_s: Wait = Field(120.0, description="until one more machine is there")
@@ -111,7 +142,7 @@ class Autoscaling(Section):
     initial_replicas: Count | None = Field(
         None, description="at the start, ready; None: min_replicas"
     )
-    interval_s: Seconds = Field(15.0, description="between two looks")
+    interval_s: Interval = Field(15.0, description="between two looks")
     role: Literal["arrivals", "decode"] = Field(
         "arrivals", description="which engines: those that take arrivals, or that decode for them"
     )
@@ -147,14 +178,14 @@ class KvTransfer(Section):
         description="pull: all of it, once the prefill is done; push: layer by layer while the "
         "prompt is computed",
     )
-    nic_bytes_per_s: Positive | None = Field(
+    nic_bytes_per_s: BytesPerS | None = Field(
         None,
         description="network of one GPU; None: its datasheet's. An engine has that of all its GPUs",
     )
     latency_s: Annotated[Number, Field(ge=0, le=60)] = Field(
         1e-5, description="added to each transfer"
     )
-    core_bytes_per_s: Positive | None = Field(
+    core_bytes_per_s: BytesPerS | None = Field(
         None, description="what all transfers share; None: the network between is no bottleneck"
     )
 

@@ -54,6 +54,14 @@ class Documents(Section):
     probability: Share = Field(1.0, description="that a request has any")
 
 
+class Images(Section):
+    """Images put before a request's own tokens, which the model's tower turns into tokens."""
+
+    width: Annotated[Whole, Field(ge=1, le=100_000)] = Field(description="pixels")
+    height: Annotated[Whole, Field(ge=1, le=100_000)] = Field(description="pixels")
+    per_request: Annotated[Whole, Field(ge=1, le=1000)] = Field(1, description="how many")
+
+
 class Resets(Section):
     """Turns that keep only the first part of the context: compaction, edits, another model."""
 
@@ -142,6 +150,7 @@ class Generator(Section):
     )
     system_prompts: SystemPrompts | None = Field(None, description="what prompts begin with")
     documents: Documents | None = Field(None, description="what stands behind the system prompt")
+    images: Images | None = Field(None, description="what stands there instead, as tokens")
     sessions: Sessions | None = Field(
         None, description="requests that follow one another; under way when the run starts"
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from scenarios.schema.fields import Number, Positive, Section, Tokens
+from scenarios.schema.fields import BytesPerS, Number, Section, Tokens
 
 _OPTIONS = {
     "streaming_llm": "sink_tokens",
@@ -107,7 +107,7 @@ Latency = Annotated[Number, Field(ge=0, le=60)]
 class _Tier(Section):
     """Fields that all tiers have."""
 
-    write_bytes_per_s: Positive | None = Field(
+    write_bytes_per_s: BytesPerS | None = Field(
         None,
         description="towards the tier, a GPU; None: the host link's other way; elsewhere loads and "
         "writes share one bandwidth",
@@ -123,7 +123,7 @@ class HostTier(_Tier):
     """Memory of each engine's host; lost when the engine crashes."""
 
     capacity_gib: Gib = Field(description="GiB of host memory for cached KV, a GPU")
-    bytes_per_s: Positive | None = Field(
+    bytes_per_s: BytesPerS | None = Field(
         None, description="towards a GPU; None: its host link (hardware.host_link_bytes_per_s)"
     )
     latency_s: Latency = Field(1e-5, description="added to each load and write")
@@ -138,7 +138,7 @@ class SsdTier(_Tier):
     """Disks of each engine's host; they outlive its process."""
 
     capacity_gib: Gib | None = Field(None, description="GiB for cached KV, a GPU; None: no bound")
-    bytes_per_s: Positive | None = Field(
+    bytes_per_s: BytesPerS | None = Field(
         None, description="read for a GPU; None: the disk's (hardware.disk_read_bytes_per_s)"
     )
     latency_s: Latency = Field(1e-4, description="added to each load and write")
@@ -148,10 +148,10 @@ class RemoteTier(_Tier):
     """A store that all engines of a pool read and write; it outlives them."""
 
     capacity_gib: Gib | None = Field(None, description="GiB in all; None: no bound")
-    bytes_per_s: Positive | None = Field(
+    bytes_per_s: BytesPerS | None = Field(
         None, description="towards a GPU; None: its network, as its datasheet has it"
     )
-    pool_bytes_per_s: Positive | None = Field(
+    pool_bytes_per_s: BytesPerS | None = Field(
         None, description="of all engines together, both ways; None: more than they ask for"
     )
     latency_s: Latency = Field(1e-4, description="added to each load and write")

@@ -11,7 +11,7 @@ import numpy as np
 from sim.engine.pipeline import launch_step
 from sim.errors import ScenarioError
 from sim.fleet.config import PoolConfig
-from sim.shape import Clip, StepShape, chunk_shape, decode_shape, joined
+from sim.shape import Clip, SpeculatedSums, StepShape, chunk_shape, decode_shape, joined
 from sim.throttle import Heat
 
 
@@ -100,8 +100,12 @@ def _decode_ms(pool: PoolConfig, seqs: int, context: int) -> float:
     steps = [_last_tokens(seqs, context, clips)]
     steps += [_decode(seqs, context + i, clips) for i in range(1, _DECODE_STEPS + 1)]
     if pool.engine.speculation is not None:
-        rows = seqs * (1 + pool.engine.speculation.drafts(seqs))
-        steps = [one._replace(shape=one.shape._replace(logits=rows)) for one in steps]
+        drafted = seqs * pool.engine.speculation.drafts(seqs)
+        sums = SpeculatedSums(draft_tokens=drafted)
+        steps = [
+            one._replace(shape=one.shape._replace(logits=seqs + drafted, speculated=sums))
+            for one in steps
+        ]
     return float(np.median(_intervals_ms(run_steps(pool, steps))[-_DECODE_INTERVALS:]))
 
 

@@ -4,16 +4,19 @@ cost."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from costmodels.engines.hosts import fitted_on
 from costmodels.engines.profile import EngineProfile, is_known_profile
-from costmodels.fields import NUMBER, TEXT, Fields
-from costmodels.hardware.gpus import gpu_of_device
+from costmodels.fields import NUMBER, POSITIVE, TEXT, Fields
+from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.layout import Layout
 from costmodels.memory.paging import kv_layout
 from costmodels.models.hf_config import read_hf_config
@@ -36,6 +39,7 @@ from sim.fleet.config import PoolConfig
 
 _ABSENT = (None, "", "None", "none", "null")
 _SIZES: TypeAdapter[list[int]] = TypeAdapter(list[int])
+_PROBES: TypeAdapter[list[dict[str, Any]]] = TypeAdapter(list[dict[str, Any]])
 
 _RECURRENT_BACKENDS = ("GDN_ATTN", "MAMBA", "LINEAR_ATTN")
 """Backends of recurrent layers, which have kernels of their own."""
@@ -234,6 +238,7 @@ def _replica(
                 "tensor_parallel_size": ranks,
                 "max_num_batched_tokens": fields.count("max_num_batched_tokens"),
                 "max_num_seqs": fields.count("max_num_seqs"),
+                "host_speed_factor": _host_factor(fields) if profile_name is None else 1.0,
                 "speculative": _speculative(fields),
             },
             "kv": {
@@ -305,7 +310,7 @@ def _gpu_name(fields: Fields) -> str:
     ...``."""
     recorded = fields.need(TEXT, "gpu", what="text").split(",")[0].strip()
     try:
-        return gpu_of_device(recorded).name
+        return load_gpu(recorded).name
     except ScenarioError as error:
         raise fields.wrong("gpu", f"is {recorded!r}: {error}") from None
 
@@ -318,6 +323,21 @@ def _recorded_profile(fields: Fields, warnings: list[str]) -> str:
         return name
     warnings.append(f"vLLM {version} has no profile: host times are those of {_DEFAULT_PROFILE}")
     return _DEFAULT_PROFILE
+
+
+def _host_factor(fields: Fields) -> float:
+    """Return how many times as long as on the profiles' own host the recorded one takes.
+
+    It was probed when its process began and ended. A shared machine changes its speed within
+    minutes, so two probes tell half of what lies between them: the geometric mean of the host that
+    they show and of the profiles' own. 1.0 without probes.
+    """
+    probes = fields.read(_PROBES, "host") or []
+    launches_s = [
+        Fields(row, f"{fields.where}: host").need(POSITIVE, "launch_1000_ms", what="ms") / 1e6
+        for row in probes
+    ]
+    return math.sqrt(fmean(launches_s) / fitted_on().launch_s) if launches_s else 1.0
 
 
 def _with_graphs(fields: Fields, profile: EngineProfile, warnings: list[str]) -> EngineProfile:

@@ -124,12 +124,15 @@ def _pool_per_s(
     context += float(log.table.beam_own_tokens[admitted].mean())
     fitting = float(widths.mean()) * _sequences_that_fit(config, context, float(prompt.mean()))
     batch = _full_batch(log, config, admitted, float(computed.mean()), decodes, fitting)
-    prefills, seqs, drafts = batch.prefills, batch.seqs, batch.drafts
+    prefills, drafts = batch.prefills, batch.drafts
+    seqs = min(batch.seqs, config.step_token_limit // (1 + drafts))
     # A step has a whole number of prefills, with steps without any between them; or the mean prompt
     # takes several steps, each with a part of its tokens.
     parts = 1.0
-    if prefills < 1:
+    if prefills < 1 and computed.any():
         room = config.step_token_limit - seqs * (1 + drafts)
+        if room < 1:
+            return None
         parts = max(1.0, float(computed.mean()) / room)
     a_step = 1.0 / parts if prefills < 1 else float(math.ceil(prefills))
     if pool.role == "prefill":

@@ -178,6 +178,8 @@ class SpeculativeGroup:
 
     def clipped_sums(self) -> list[tuple[int, int]]:
         """Return, per clip, the sum of contexts clipped to it and its growth in the next step."""
+        if not self.members:
+            return [(0, 0)] * len(self._clips)
         grown, place = [], self.steps - self._origin
         for index, clip in enumerate(self._clips):
             row = _CLIPS + index if isinstance(clip, int) else _GAINS
@@ -191,6 +193,8 @@ class SpeculativeGroup:
 
     def blocks_due(self, steps: int) -> int:
         """Return the new KV pages that the next ``steps`` decode steps of the whole group need."""
+        if not self.members:
+            return 0  # there may be no column for the step
         place = self.steps - self._origin
         if steps == 1:
             return int(self._sums[_BLOCKS, place])
@@ -210,7 +214,7 @@ class SpeculativeGroup:
                 return steps
         place = self.steps - self._origin
         due = self._sums[_BLOCKS, place : place + steps].cumsum()
-        if not steps or due[-1] <= free_blocks:
+        if not steps or not self.members or due[-1] <= free_blocks:
             return steps
         return int(np.searchsorted(due, free_blocks, side="right"))
 
@@ -264,6 +268,9 @@ class SpeculativeGroup:
     def advance(self, steps: int) -> list[Request]:
         """Plan ``steps`` decode steps for all members; return those for which it was the last
         one."""
+        if not self.members:
+            self.steps += steps
+            return []
         place = self.steps - self._origin
         if steps == 1:
             self.context_tokens += int(self._sums[_GAINS, place])

@@ -72,9 +72,11 @@ class _Handover:
     """Chunks that are not sent yet."""
     sent_tokens: int = 0
     open_flows: int = 0
-    flows: dict[int, Flow] = field(default_factory=dict)
-    """Flows that have started and not arrived."""
-    num_flows: int = 0
+    """Chunks that have not arrived."""
+    flow: Flow | None = None
+    """What is being sent."""
+    waiting: list[tuple[int, float, int]] = field(default_factory=list)
+    """Bytes of chunks that follow it, the pace at which they come, and since when (ns)."""
     fixed_sent: bool = False
     is_under_way: bool = True
 
@@ -171,8 +173,8 @@ class Handovers:
         if handover.is_under_way:
             handover.is_under_way = False
             del self.under_way[handover.twin.index]
-            for flow in handover.flows.values():
-                self.moved_bytes += self.network.cancel(flow)
+            if handover.flow is not None:
+                self.moved_bytes += self.network.cancel(handover.flow)
         if handover.target.is_up:
             handover.target.cancel(handover.twin)
 
@@ -233,31 +235,46 @@ class Handovers:
             self._join_if_complete(handover)
 
     def _send(self, handover: _Handover, num_bytes: int, delay_ns: int, pace: float) -> None:
-        path = [f"out {handover.source.replica}", f"in {handover.target.replica}"]
-        if self.config.core_bytes_per_s is not None:
-            path.insert(1, "core")
         handover.open_flows += 1
-        handover.num_flows += 1
-        number = handover.num_flows
-
-        def done() -> None:
-            if handover.is_under_way:
-                del handover.flows[number]
-                self.moved_bytes += num_bytes
-                handover.open_flows -= 1
-                self._join_if_complete(handover)
 
         def start() -> None:
             if handover.is_under_way:
-                handover.flows[number] = self.network.start(
-                    tuple(path),
-                    num_bytes,
-                    done,
-                    latency_ns=self.config.latency_ns,
-                    pace_bytes_per_s=pace,
-                )
+                handover.waiting.append((num_bytes, pace, int(self.env.now)))
+                self._start_next(handover)
 
         call_after(self.env, delay_ns, start)
+
+    def _start_next(self, handover: _Handover) -> None:
+        """Send all that waits as one flow, unless one is under way: a request's chunks follow each
+        other on one connection."""
+        if handover.flow is not None or not handover.waiting:
+            return
+        waiting, now_ns = handover.waiting, int(self.env.now)
+        handover.waiting = []
+        num_bytes = sum(part for part, _, _ in waiting)
+        # Of a chunk that is still being computed, no more is there than its pace says.
+        _, pace, since_ns = waiting[-1]
+        if len(waiting) > 1 or since_ns < now_ns:
+            ends_ns = (since + part / pace * NS_PER_S for part, pace, since in waiting)
+            left_ns = max(ends_ns) - now_ns
+            pace = num_bytes / left_ns * NS_PER_S if left_ns > 0 else math.inf
+        path = [f"out {handover.source.replica}", f"in {handover.target.replica}"]
+        if self.config.core_bytes_per_s is not None:
+            path.insert(1, "core")
+
+        def sent() -> None:
+            if handover.is_under_way:
+                handover.flow = None
+                self.moved_bytes += num_bytes
+                self._start_next(handover)
+            call_after(self.env, self.config.latency_ns, arrived)
+
+        def arrived() -> None:
+            if handover.is_under_way:
+                handover.open_flows -= len(waiting)
+                self._join_if_complete(handover)
+
+        handover.flow = self.network.start(tuple(path), num_bytes, sent, pace_bytes_per_s=pace)
 
     def _join_if_complete(self, handover: _Handover) -> None:
         here = handover.here

@@ -18,6 +18,8 @@ from tests.properties.checkout import CHECKOUT
 from tests.reports.html_page import Page
 from tests.reports.sample import write_sample
 
+pytestmark = pytest.mark.usefixtures("trusts_tmp_path")
+
 DOCUMENT = CHECKOUT / "docs" / "extending.md"
 FILES = dict(
     re.findall(r"^`(\S+)`:\n\n```\w+\n(.*?)```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)

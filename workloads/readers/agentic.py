@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sim.arrays import Int64
 from sim.errors import TraceError, shown
+from sim.paths import is_file
 from sim.request_table import PrefixChains
 from workloads.chains import chain_offsets
 from workloads.readers.csv_table import Column, CsvTable, read_csv, require, time_ns, whole
@@ -103,15 +104,19 @@ def read_agentic(path: Path, *, skip_bad_rows: bool = False) -> Recording:
 def _sharing_note(path: Path) -> str:
     """Note that sessions share nothing, and how long the part is that they might share."""
     note = "prompts share nothing across sessions: the trace's block ids are per session"
-    stem = path.name.removesuffix(".gz").removesuffix(".csv")
-    beside = (path.with_name(f"{stem}_sessions.csv{ending}") for ending in (".gz", ""))
-    sessions = next((file for file in beside if file.exists()), None)
-    if sessions is None:
+    beside = _sessions_files(path)
+    if not beside:
         return note
-    values = read_csv(sessions, _fixed_part_columns, skip_bad_rows=True).values
+    values = read_csv(beside[0], _fixed_part_columns, skip_bad_rows=True).values
     tokens = values["tool_tokens"] + values["system_tokens"]
     mean = f" (mean {tokens.mean():,.0f} tokens)" if len(tokens) else ""
     return f"{note}, tools and system prompt included{mean}"
+
+
+def _sessions_files(path: Path) -> list[Path]:
+    stem = path.name.removesuffix(".gz").removesuffix(".csv")
+    named = (path.with_name(f"{stem}_sessions.csv{ending}") for ending in (".gz", ""))
+    return [file for file in named if is_file(file)]
 
 
 def _fixed_part_columns(names: list[str]) -> Sequence[Column]:
@@ -241,6 +246,7 @@ FORMAT = Format(
     description=f"CSV with {','.join(COLUMNS)}; 64-token blocks, a clock a session",
     read=read_agentic,
     matches_header=has_all(COLUMNS),
+    beside=_sessions_files,
     companions=(("session", "requests", "tool_tokens"),),
     example="weka_agentic_a.csv",
 )

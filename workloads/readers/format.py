@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from workloads.readers.recording import Recording
 
-Option = Literal["spread_ticks", "block_tokens"]
+Option = Literal["spread_ticks", "block_tokens", "columns"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,9 @@ class Format:
     lines."""
     companions: tuple[tuple[str, ...], ...] = ()
     """Columns of each CSV file that lies beside such a trace and is not a trace itself."""
+    beside: Callable[[Path], Sequence[Path]] = lambda path: ()
+    """Returns the files beside a trace that its requests depend on too; raises TraceError if one
+    that must be there is not."""
     example: str = ""
     """The name of such a trace, shown to a user who gives a companion file instead."""
 

@@ -80,7 +80,7 @@ def read_ragpulse(path: Path, *, skip_bad_rows: bool = False) -> Recording:
 
 
 def _chunk_tokens(path: Path) -> dict[int, int]:
-    sibling = companion(path, "requests", "chunks", "jsonl", "csv")
+    sibling = _chunks_file(path)
 
     def columns_of(names: list[str]) -> Sequence[Column]:
         require(names, _CHUNK_COLUMNS, ",".join(_CHUNK_COLUMNS))
@@ -91,12 +91,17 @@ def _chunk_tokens(path: Path) -> dict[int, int]:
     return dict(zip(chunk_ids.tolist(), table.values["tokens"].tolist(), strict=True))
 
 
+def _chunks_file(path: Path) -> Path:
+    return companion(path, "requests", "chunks", "jsonl", "csv")
+
+
 FORMAT = Format(
     name="ragpulse",
     description=f"JSON lines with {', '.join(KEYS)}; seconds; chunk lengths in the "
     "*chunks.csv beside it",
     read=read_ragpulse,
     matches_object=has_all(KEYS),
+    beside=lambda path: [_chunks_file(path)],
     companions=(_CHUNK_COLUMNS,),
     example="ragpulse_requests.jsonl",
 )

@@ -8,10 +8,11 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from sim.clock import NS_PER_S
 from sim.errors import TraceError
+from sim.paths import is_file
 
 MAX_TOKENS = 100_000_000
 """A longer prompt or output is treated as a damaged row."""
@@ -23,6 +24,32 @@ MAX_ID = 2**63 - 1
 """Largest id of a block, session or chunk, which are int64."""
 
 GZIP_MAGIC = b"\x1f\x8b"
+
+
+_MOST_LINE_BYTES = 64 << 20
+
+
+class _Lines(io.RawIOBase):
+    """Bytes of a file, as long as they are divided into lines."""
+
+    def __init__(self, binary: io.BufferedIOBase, path: Path) -> None:
+        self._binary, self._path = binary, path
+        self._since_newline = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._binary.read(len(buffer))
+        ended = data.rfind(b"\n")
+        self._since_newline = len(data) - ended - 1 + (self._since_newline if ended < 0 else 0)
+        if self._since_newline > _MOST_LINE_BYTES:
+            raise TraceError(
+                f"{self._path}: a line is longer than {_MOST_LINE_BYTES >> 20} MiB; is this a "
+                "text file?"
+            )
+        buffer[: len(data)] = data
+        return len(data)
 
 
 @contextmanager
@@ -41,7 +68,8 @@ def open_text(path: Path) -> Iterator[TextIO]:
         with raw:
             is_gzip = raw.peek(2)[:2] == GZIP_MAGIC
             binary = gzip.GzipFile(fileobj=raw) if is_gzip else raw
-            with io.TextIOWrapper(binary, "utf-8-sig", errors="backslashreplace") as text:
+            bounded = io.BufferedReader(_Lines(binary, path), 1 << 20)
+            with io.TextIOWrapper(bounded, "utf-8-sig", errors="backslashreplace") as text:
                 yield text
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceError(f"{path}: the gzip file is damaged or cut short ({error})") from None
@@ -83,6 +111,6 @@ def companion(path: Path, word: str, other: str, ending: str = "", other_ending:
         tail = tail.removesuffix(ending) + other_ending
     sibling = path.with_name(head + other + tail)
     for candidate in (sibling, sibling.with_name(sibling.name + ".gz")):
-        if candidate.exists():
+        if is_file(candidate):
             return candidate
     raise TraceError(f"{path}: needs {sibling.name} (or {sibling.name}.gz) beside it")

@@ -110,7 +110,7 @@ def read_client_rates(
         rate_per_s=values["rate"][rows],
         shape=values["shape"][rows],
         is_weibull=np.array(values["pat"], str)[rows] == "W",
-        lengths=_read_histograms(companion(path, "rates", "length_hist"), chosen),
+        lengths=_read_histograms(_lengths_file(path), chosen),
         source=f"{path.name} (servegen {chosen})",
         skipped_rows=table.skipped_rows,
     )
@@ -151,12 +151,17 @@ def _is_complete(fields: dict[str, Any]) -> bool:
     return "output_tokens" in fields and ("input_tokens" in fields or "text_tokens" in fields)
 
 
+def _lengths_file(path: Path) -> Path:
+    return companion(path, "rates", "length_hist")
+
+
 FORMAT = Format(
     name="servegen",
     description=f"CSV with {','.join(COLUMNS)}: clients' rates in 600 s; lengths in "
     "the *length_hist.csv beside it",
     read=None,  # rates, from which `workloads.servegen` draws requests
     matches_header=has_all(COLUMNS),
+    beside=lambda path: [_lengths_file(path)],
     companions=(
         _HISTOGRAM_COLUMNS,
         ("model", "client", "rate", "cv_med"),

@@ -30,6 +30,8 @@ class Decoder:
     extra_params: int = 0
     residual: Residual | None = None
     mtp: tuple[LayerGroup, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Sentences on what was assumed of the config."""
 
 
 Reader = Callable[[Fields], Decoder]
@@ -117,12 +119,27 @@ def dense(fields: Fields, *keys: str, **traits: Any) -> Dense:
     return Dense(width=fields.count(*(keys or ("intermediate_size",))), **traits)
 
 
+EXPERTS = (
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+    "num_routed_experts",
+)
+_TOP_K = (
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "experts_per_token",
+    "top_k_experts",
+    "moe_topk",
+    "moe_top_k",
+    "moe_k",
+)
+
+
 def moe(fields: Fields, *, width: str = "moe_intermediate_size", **traits: Any) -> Moe:
     """Read a mixture of experts from the usual fields, in every spelling."""
-    experts = fields.count("num_experts", "num_local_experts", "n_routed_experts")
-    top_k = fields.count(
-        "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts"
-    )
+    experts, top_k = fields.count(*EXPERTS), fields.count(*_TOP_K)
     if top_k > experts:
         raise fields.error(f"num_experts_per_tok {top_k} exceeds the number of experts {experts}")
     return Moe(num_experts=experts, top_k=top_k, width=fields.count(width), **traits)
@@ -137,11 +154,25 @@ def moe_layers(fields: Fields) -> list[bool]:
     frequency = fields.first("moe_layer_freq")
     if isinstance(frequency, list | tuple):
         return [bool(flag) for flag in frequency[:count]]
-    first = fields.optional_count("first_k_dense_replace")
+    listed = fields.first("moe_layers_enum")
+    if isinstance(listed, str) and listed:  # Step 3: numbers, joined by commas
+        return [str(layer) in listed.split(",") for layer in range(count)]
+    first = fields.optional_count(
+        "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"
+    )
+    last = fields.optional_count("moe_layer_end_index", default=count - 1)
     step = fields.count("moe_layer_freq", default=1)
-    sparse = fields.count("decoder_sparse_step", default=1)
+    sparse = fields.count("decoder_sparse_step", "moe_layer_interval", default=1)
+    period, offset = (
+        fields.count("expert_layer_period", default=1),
+        fields.first("expert_layer_offset"),
+    )
     plain = fields.items("mlp_only_layers")
     return [
-        layer >= first and layer % step == 0 and (layer + 1) % sparse == 0 and layer not in plain
+        first <= layer <= last
+        and layer % step == 0
+        and (layer + 1) % sparse == 0
+        and layer % period == (offset or 0) % period
+        and layer not in plain
         for layer in range(count)
     ]

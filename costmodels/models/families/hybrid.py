@@ -15,29 +15,29 @@ from costmodels.models.families.decoder import (
     mtp_layers,
 )
 from costmodels.models.families.latent import mla, shared_experts
-from costmodels.models.layers.delta import Gdn, Kda
+from costmodels.models.families.linear import gdn, kda, mamba2
 from costmodels.models.layers.dense import Dense
 from costmodels.models.layers.lightning import Lightning
-from costmodels.models.layers.mamba2 import Mamba2
 from costmodels.models.layers.moe import Moe
 from costmodels.models.layers.parts import Ffn, Mixer
 from costmodels.models.spec import Residual
 
 _LINEAR = ("linear_attention", "full_attention")
-_BLOCKS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-"}
+_BLOCKS = {
+    "mamba": "M",
+    "linear_attention": "M",
+    "attention": "*",
+    "full_attention": "*",
+    "moe": "E",
+    "mlp": "-",
+}
 
 
 def read_qwen_next(fields: Fields) -> Decoder:
     """Read qwen3_next, qwen3_5 (dense or with experts): 3 Gated DeltaNet layers, then a gated
     full one."""
     count = fields.count("num_hidden_layers")
-    linear = Gdn(
-        k_heads=fields.count("linear_num_key_heads"),
-        v_heads=fields.count("linear_num_value_heads"),
-        k_dim=fields.count("linear_key_head_dim"),
-        v_dim=fields.count("linear_value_head_dim"),
-        conv=fields.count("linear_conv_kernel_dim", default=4),
-    )
+    linear = gdn(fields)
     full = gqa(fields, qk_norm=True, gated=fields.flag("attn_output_gate", default=True))
     every = fields.count("full_attention_interval", default=4)
     types = layer_types(fields, _LINEAR) or [
@@ -87,7 +87,7 @@ def read_nemotron_h(fields: Fields) -> Decoder:
     parts: dict[str, tuple[Mixer | None, Ffn | None]] = {}
     for part in dict.fromkeys(pattern):
         if part == "M":
-            parts[part] = (_mamba(fields), None)
+            parts[part] = (mamba2(fields), None)
         elif part == "*":
             parts[part] = (gqa(fields), None)
         elif part == "-":
@@ -95,16 +95,6 @@ def read_nemotron_h(fields: Fields) -> Decoder:
         else:
             parts[part] = (None, _experts(fields))
     return Decoder(layers=grouped((parts[part] for part in pattern), norms=1, all_reduces=1))
-
-
-def _mamba(fields: Fields) -> Mamba2:
-    return Mamba2(
-        heads=fields.count("mamba_num_heads"),
-        head_dim=fields.count("mamba_head_dim"),
-        state_size=fields.count("ssm_state_size"),
-        groups=fields.count("n_groups", default=1),
-        conv=fields.count("conv_kernel", default=4),
-    )
 
 
 def _experts(fields: Fields) -> Moe:
@@ -121,7 +111,7 @@ def read_kimi(fields: Fields) -> Decoder:
     """Read kimi_linear and kimi_k3. K3 gates its latent attention and routes in a latent space."""
     is_third = str(fields.first("model_type")).startswith("kimi_k3")
     latent = mla(fields, gated=fields.flag("mla_use_output_gate", default=is_third))
-    linear = _linear(fields)
+    linear = kda(fields)
     flags = moe_layers(fields)
     plain: Ffn | None = None if all(flags) else dense(fields)
     experts = shared_experts(fields, latent=fields.optional_count("routed_expert_hidden_size"))
@@ -151,23 +141,6 @@ def _attention_residuals(layers: int, block: int) -> Residual:
     completed = (blocks + 1) / 2
     return Residual(
         "attention_residuals", moved=2 + completed / (2 * block), kept=blocks, launches=1
-    )
-
-
-def _linear(fields: Fields) -> Kda:
-    if fields.first("linear_attn_config") is None:
-        return Kda(
-            heads=fields.count("linear_num_heads"),
-            head_dim=fields.count("linear_head_dim"),
-            conv=fields.count("linear_conv_kernel_dim", default=4),
-            full_rank_gate=fields.flag("use_full_rank_gate", default=False),
-        )
-    part = fields.part("linear_attn_config")
-    return Kda(
-        heads=part.count("num_heads"),
-        head_dim=part.count("head_dim"),
-        conv=part.count("short_conv_kernel_size", default=4),
-        full_rank_gate=part.flag("use_full_rank_gate", default=False),
     )
 
 

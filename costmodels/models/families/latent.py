@@ -29,7 +29,7 @@ def mla(fields: Fields, *, gated: bool = False) -> Mla:
         heads=fields.count("num_attention_heads"),
         kv_lora=fields.count("kv_lora_rank"),
         nope=fields.count("qk_nope_head_dim"),
-        rope=fields.count("qk_rope_head_dim"),
+        rope=fields.optional_count("qk_rope_head_dim"),
         v_dim=fields.count("v_head_dim"),
         q_lora=fields.optional_count("q_lora_rank"),
         gated=gated,
@@ -50,13 +50,13 @@ def read_deepseek(fields: Fields) -> Decoder:
     experts = shared_experts(fields) if any(flags) else None
     layers = [
         (mixer, experts if has_experts else plain)
-        for mixer, has_experts in zip(_mixers(fields), flags, strict=True)
+        for mixer, has_experts in zip(latent_mixers(fields), flags, strict=True)
     ]
     mtp = mtp_layers(fields, layers[-1], "num_nextn_predict_layers")
     return Decoder(layers=grouped(layers), mtp=mtp)
 
 
-def _mixers(fields: Fields) -> list[Mixer]:
+def latent_mixers(fields: Fields) -> list[Mixer]:
     """Return plain latent attention per layer, or sparse if the config has an indexer.
 
     ``indexer_types``, if present, says which layers have one: full, or shared (none).
@@ -115,8 +115,8 @@ def read_deepseek_v4(fields: Fields) -> Decoder:
     layers = [(mixer, shared_experts(fields)) for mixer in mixers]
     return Decoder(
         layers=grouped(layers),
-        extra_params=_connection_params(fields, len(layers)),
-        residual=_connections(fields.optional_count("hc_mult")),
+        extra_params=connection_params(fields, len(layers)),
+        residual=connections(fields.optional_count("hc_mult")),
         mtp=mtp_layers(fields, layers[-1], "num_nextn_predict_layers"),
     )
 
@@ -143,7 +143,7 @@ def _strides(fields: Fields) -> list[int]:
     return [int(rates.get(kind, _STRIDE[kind])) for kind in types]
 
 
-def _connection_params(fields: Fields, layers: int) -> int:
+def connection_params(fields: Fields, layers: int) -> int:
     """Count the hyper-connections: two mixes of hc_mult residual streams per layer, one at the
     end."""
     streams = fields.optional_count("hc_mult")
@@ -152,7 +152,7 @@ def _connection_params(fields: Fields, layers: int) -> int:
     return layers * 2 * (mixes * (width + 1) + 3) + streams * (width + 1) + 1 if streams else 0
 
 
-def _connections(streams: int) -> Residual | None:
+def connections(streams: int) -> Residual | None:
     """Return the traffic of the hyper-connections, in fused kernels (mHC, arXiv 2512.24880, section
     4.3).
 

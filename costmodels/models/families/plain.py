@@ -80,14 +80,19 @@ def read_bloom(fields: Fields) -> Decoder:
 
 def read_falcon(fields: Fields) -> Decoder:
     """Read Falcon: attention and FFN side by side, so their outputs are summed over ranks once."""
-    hidden = fields.count("hidden_size")
+    hidden, is_new = (
+        fields.count("hidden_size"),
+        fields.flag("new_decoder_architecture", default=False),
+    )
     attention = gqa(fields)
+    if not is_new and fields.flag("multi_query", default=True):
+        attention = replace(attention, kv_heads=1)
     ffn = dense(
         Fields({"width": fields.count("ffn_hidden_size", default=4 * hidden)}, fields.where),
         "width",
         gated=False,
     )
-    norms = 2 if fields.flag("new_decoder_architecture", default=False) else 1
+    norms = 2 if is_new else 1
     layers = [(attention, ffn)] * fields.count("num_hidden_layers")
     return Decoder(layers=grouped(layers, norms=norms, all_reduces=1), norm="layer", tied=True)
 
@@ -120,11 +125,13 @@ def read_gemma4(fields: Fields) -> Decoder:
     if fields.flag("enable_moe_block", default=False):
         ffn = moe(fields, shared_width=width)
     first_shared = count - fields.optional_count("num_kv_shared_layers")
+    is_wide = fields.flag("use_double_wide_mlp", default=False)
+    shared_ffn = dense(Fields({"width": 2 * width}, fields.where), "width") if is_wide else ffn
     layers: list[tuple[Mixer, Ffn]] = []
     for layer, window in enumerate(windows(fields, lambda layer: (layer + 1) % 6 != 0)):
         attention = local if window else full
         if layer >= first_shared:
-            layers.append((SharedKv(gqa=attention, window=window), ffn))
+            layers.append((SharedKv(gqa=attention, window=window), shared_ffn))
         else:
             layers.append((windowed(attention, window), ffn))
     # Every layer has embeddings of its own, and the gates and projections that add them.

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from costmodels.formats import ModelPrecision, Params
 from costmodels.models.layers.parts import (
+    CHUNK,
     AttentionWork,
     Frame,
     State,
@@ -63,8 +64,15 @@ class Gdn:
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
         """Return linear attention's work: nothing depends on the context."""
-        state = self.state(precision)
-        return recurrent_work(state, self.v_heads, self.k_dim, self.v_dim, delta_rule=True)
+        moved = _chunk_bytes(self.k_heads, self.v_heads, self.k_dim, self.v_dim, decays=1)
+        return recurrent_work(
+            self.state(precision),
+            self.v_heads,
+            self.k_dim,
+            self.v_dim,
+            delta_rule=True,
+            chunk_bytes=moved,
+        )
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
         """Return the projections, the convolution and the gated norm."""
@@ -135,8 +143,15 @@ class Kda:
 
     def attention(self, precision: ModelPrecision) -> AttentionWork:
         """Return linear attention's work: nothing depends on the context."""
-        state = self.state(precision)
-        return recurrent_work(state, self.heads, self.head_dim, self.head_dim, delta_rule=True)
+        heads, dim = self.heads, self.head_dim
+        return recurrent_work(
+            self.state(precision),
+            heads,
+            dim,
+            dim,
+            delta_rule=True,
+            chunk_bytes=_chunk_bytes(heads, heads, dim, dim, decays=dim),
+        )
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
         """Return projections, convolutions, gates, and the norm of the output."""
@@ -175,3 +190,23 @@ class Kda:
     def sharded(self, ranks: int) -> Kda:
         """Split heads; the low-rank inputs of the gates are whole on every rank."""
         return replace(self, heads=split(self.heads, ranks, f"{self.heads} KDA heads"))
+
+
+def _chunk_bytes(k_heads: int, v_heads: int, d_k: int, d_v: int, *, decays: int) -> float:
+    """Return the bytes per token that the kernels of flash-linear-attention read and write.
+
+    ``decays`` are those of a head. Elements have 16 bits; decays and the chunk's scores have 32.
+    """
+    k, v, decay = 2.0 * d_k, 2.0 * d_v, 4.0 * decays  # of one head and token
+    scores, states = 4.0 * CHUNK, 2.0 * d_k * d_v / CHUNK
+    by_channel = decays > 1  # then keys are written with their decay, and so are q k' of a chunk
+    more_k, more_scores = k * by_channel, scores * by_channel
+    norms = 4 * k  # of q and k: read and written
+    cumulative = 2 * decay
+    of_chunk = k + more_k + decay + scores + more_scores
+    inverse = 2 * scores
+    corrections = 2 * k + more_k + 2 * v + decay + scores  # k, v -> w, u
+    passed_on = 2 * k + 2 * v + states  # k, w, u -> values, states
+    outputs = 2 * k - more_k + 2 * v + decay + states + more_scores
+    each = cumulative + of_chunk + inverse + corrections + passed_on + outputs
+    return k_heads * norms + v_heads * each

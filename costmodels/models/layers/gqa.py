@@ -39,6 +39,8 @@ class Gqa:
     heads: int
     kv_heads: int
     head_dim: int
+    v_dim: int = 0
+    """Elements of a head's value and output; 0: ``head_dim``."""
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: bool = False
@@ -57,9 +59,14 @@ class Gqa:
         return self.heads * self.head_dim
 
     @property
+    def o_size(self) -> int:
+        """Elements of the attention's output of a token."""
+        return self.heads * (self.v_dim or self.head_dim)
+
+    @property
     def kv_size(self) -> int:
-        """Elements of all keys of a token; values have the same number."""
-        return self.kv_heads * self.head_dim
+        """Elements of all keys and values of a token, halved."""
+        return self.kv_heads * (self.head_dim + (self.v_dim or self.head_dim)) // 2
 
     @property
     def qkv_size(self) -> int:
@@ -72,7 +79,7 @@ class Gqa:
         others = self.qkv_size * self.qkv_bias + hidden * self.out_bias + self.heads * self.sinks
         if self.qk_norm:
             others += self.q_size + self.kv_size if self.qk_norm_all_heads else 2 * self.head_dim
-        return Params(attention=hidden * (self.qkv_size + self.q_size), others=others)
+        return Params(attention=hidden * (self.qkv_size + self.o_size), others=others)
 
     def state(self, precision: ModelPrecision) -> State:
         """Return a key and a value per KV head, and the newest tokens of a cache that keeps
@@ -98,7 +105,9 @@ class Gqa:
     def term(self, bytes_per_token: float, cap_tokens: int | None = None) -> ContextTerm:
         """Return the attention over a context clipped to ``cap_tokens``; None: over the whole
         context."""
-        return ContextTerm(cap_tokens=cap_tokens, flops=4.0 * self.q_size, bytes=bytes_per_token)
+        return ContextTerm(
+            cap_tokens=cap_tokens, flops=2.0 * (self.q_size + self.o_size), bytes=bytes_per_token
+        )
 
     def token_operators(self, frame: Frame, calls: int, tokens: Array) -> list[Operator]:
         """Return projections, rotary positions and the cache write, the norms of queries and
@@ -116,8 +125,8 @@ class Gqa:
                 "rope_and_kv_write", calls, sum(size for _, size in moved), tokens, parts=moved
             ),
             attention_launch(calls, tokens),
-            linear("o", calls, q_size, hidden, tokens, precision, weights),
-            *converted(calls, q_size, tokens, precision),
+            linear("o", calls, self.o_size, hidden, tokens, precision, weights),
+            *converted(calls, self.o_size, tokens, precision),
         ]
         if self.gated:
             operators.append(elementwise("output_gate", calls, 3 * q_size * elem, tokens))
@@ -134,7 +143,7 @@ class Gqa:
 
     def row_elements(self, hidden: int) -> int:
         """Count q, k, v and the attention's output."""
-        return self.qkv_size + self.q_size
+        return self.qkv_size + self.o_size
 
     def sharded(self, ranks: int) -> Gqa:
         """Split query heads; KV heads are split or replicated."""
@@ -169,3 +178,10 @@ class OverGqa:
 
     def sharded(self, ranks: int) -> Self:
         return replace(self, gqa=self.gqa.sharded(ranks))
+
+
+def softmax_attention(mixer: object) -> Gqa | None:
+    """Return the grouped-query attention of a layer or that it is built over; None without any."""
+    if isinstance(mixer, OverGqa):
+        return mixer.gqa
+    return mixer if isinstance(mixer, Gqa) else None

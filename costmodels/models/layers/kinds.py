@@ -11,11 +11,13 @@ from costmodels.models.layers.dense import Dense, Matrix
 from costmodels.models.layers.dsa import Dsa
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.lightning import Lightning
+from costmodels.models.layers.mamba1 import Mamba1
 from costmodels.models.layers.mamba2 import Mamba2
 from costmodels.models.layers.mla import Mla
 from costmodels.models.layers.moe import Moe
 from costmodels.models.layers.parts import Ffn, Mixer
 from costmodels.models.layers.shared_kv import SharedKv, YocoMemory
+from costmodels.models.layers.short_conv import ShortConv
 
 MIXERS: dict[str, type[Mixer]] = {
     "gqa": Gqa,
@@ -31,6 +33,8 @@ MIXERS: dict[str, type[Mixer]] = {
     "kda": Kda,
     "gdn": Gdn,
     "lightning": Lightning,
+    "mamba1": Mamba1,
     "mamba2": Mamba2,
+    "short_conv": ShortConv,
 }
 FFNS: dict[str, type[Ffn]] = {"dense": Dense, "moe": Moe, "matrix": Matrix}

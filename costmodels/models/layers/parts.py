@@ -222,7 +222,8 @@ def split_kv_heads(kv_heads: int, ranks: int) -> int:
     return max(1, kv_heads // ranks)
 
 
-_CHUNK = 64
+CHUNK = 64
+"""Tokens of a prompt that chunked linear attention computes as one."""
 
 
 def recurrent_state(elements: int, conv_elements: int, precision: ModelPrecision) -> State:
@@ -232,10 +233,11 @@ def recurrent_state(elements: int, conv_elements: int, precision: ModelPrecision
 
 
 def recurrent_work(
-    state: State, heads: int, d_k: int, d_v: int, *, delta_rule: bool
+    state: State, heads: int, d_k: int, d_v: int, *, delta_rule: bool, chunk_bytes: float = 0.0
 ) -> AttentionWork:
     """Return the work of reading and writing ``state`` once per sequence and step.
 
+    ``chunk_bytes`` are what the kernels of a chunk hand on to each other, per token of a prompt.
     A decode decays the state, adds an outer product and multiplies by a query: 5 d_k d_v FLOPs per
     head; the delta rule first reads what the state holds for the key: 2 more. A chunk's token meets
     the state twice (three times with the delta rule) and half the other tokens of its chunk.
@@ -248,5 +250,6 @@ def recurrent_work(
         decode_seq_flops=float(heads * (5 + 2 * delta_rule) * square),
         decode_seq_bytes=2.0 * state.fixed,
         prefill_seq_bytes=2.0 * state.fixed,
-        prefill_token_flops=float(heads * (2 * products * square + _CHUNK * within)),
+        prefill_token_flops=float(heads * (2 * products * square + CHUNK * within)),
+        prefill_token_bytes=chunk_bytes,
     )

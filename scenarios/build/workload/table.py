@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from scenarios.build import features
+from scenarios.build.images import with_image_tokens
 from scenarios.build.workload.classes import build_classes
 from scenarios.build.workload.generated import generator_spec
 from scenarios.build.workload.trace import trace_table
@@ -39,7 +40,7 @@ def build_table(scenario: Scenario) -> RequestTable:
 
 
 def _one_answer_each(scenario: Scenario) -> RequestTable:
-    workload = scenario.workload
+    workload = with_image_tokens(scenario).workload
     if not workload.classes:
         return _build_source(workload, scenario.seed)
     table = build_classes(scenario, _build_source)

@@ -30,7 +30,7 @@ from scenarios.run.progress import Progress
 from scenarios.run.result import RunResult
 from scenarios.run.result_folder import json_text, make_folder, write_files
 from scenarios.run.simulate import simulate
-from sim.errors import FleetcastError, ScenarioError
+from sim.errors import FleetcastError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,7 +123,7 @@ def _run_all(
         if isinstance(outcome, WorkerLostError):
             outcome = Result(key=point.address, status="lost", error=str(outcome))
         if runs is not None and outcome.files is not None:
-            _write_folder(runs / outcome.key, outcome.files)
+            write_files(runs / outcome.key, outcome.files)
         result = replace(outcome, files=None)
         results.add(result)
         check(result)
@@ -134,7 +134,7 @@ def _run_all(
     started = time.perf_counter()
     run_points(
         grid.points,
-        partial(run_one, keep=runs is not None),
+        partial(run_one, keep=runs),
         workers,
         memo=memo,
         keep=kept,
@@ -149,14 +149,17 @@ def _run_all(
     )
 
 
-def run_one(point: Point, *, keep: bool) -> Result:
-    """Run one simulation, in any process; its errors become part of the result."""
+def run_one(point: Point, *, keep: Path | None) -> Result:
+    """Run one simulation, in any process; its errors become part of the result.
+
+    ``keep`` is the folder in which its own will lie, None if only the row is kept.
+    """
     check_worker(point)
     started = time.process_time()
     try:
         simulated = simulate(point.scenario)
         row = row_of(simulated)
-        files = _folder_of(simulated) if keep else None
+        files = None if keep is None else _folder_of(simulated, keep / point.address)
         result = Result(key=point.address, status="done", row=row, files=files)
     except FleetcastError as error:
         result = Result(key=point.address, status="failed", error=str(error))
@@ -166,20 +169,11 @@ def run_one(point: Point, *, keep: bool) -> Result:
     return replace(result, core_s=time.process_time() - started)
 
 
-def _folder_of(result: RunResult) -> dict[str, bytes]:
+def _folder_of(result: RunResult, lies_in: Path) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
-        result.write(folder)
-        return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
-
-
-def _write_folder(folder: Path, files: dict[str, bytes]) -> None:
-    """Write a result folder, its summary last, which marks the folder as complete."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in sorted(files, key=lambda name: name == "summary.json"):
-            (folder / name).write_bytes(files[name])
-    except OSError as error:
-        raise ScenarioError(f"cannot write {folder}: {error.strerror}") from None
+        result.write(folder, lies_in=lies_in)
+        paths = sorted(Path(folder).iterdir(), key=lambda path: path.name == "summary.json")
+        return {path.name: path.read_bytes() for path in paths}
 
 
 def _write(sweep: Sweep, grid: Grid, results: Results, folder: Path, spent: Spent | None) -> Swept:
@@ -189,7 +183,7 @@ def _write(sweep: Sweep, grid: Grid, results: Results, folder: Path, spent: Spen
     write_table(table, folder)
     files = {
         "sweep.yaml": sweep.text,
-        "scenario.yaml": dump_scenario(grid.points[0].scenario),
+        "scenario.yaml": dump_scenario(grid.points[0].scenario, folder),
         "sweep.json": json_text(content),
     }
     write_files(folder, files)

@@ -17,6 +17,7 @@ from scenarios.files.yaml_text import KeyPath as Place
 from scenarios.files.yaml_text import Places, parse_yaml, read_text
 from scenarios.schema.sweep import RandomAxes, Span, SweepFile
 from sim.errors import ScenarioError, dotted
+from sim.paths import is_file
 
 _SET_FOR_ALL = {
     "replications": "give replications beside axes",
@@ -81,7 +82,7 @@ def read_sweep(path: Path) -> Sweep:
 def _base(file: SweepFile, path: Path, places: Places) -> tuple[dict[str, Any], Places]:
     if isinstance(file.scenario, str):
         base = path.parent / file.scenario
-        if not base.is_file():
+        if not is_file(base):
             raise ScenarioError(
                 f"{places['scenario',]}: scenario {file.scenario} is not a file (looked for {base})"
             )

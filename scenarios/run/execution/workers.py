@@ -9,6 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from scenarios.files.trusted import PLUGINS
 from scenarios.run.execution import WorkerLostError
 from sim.errors import ScenarioError
 
@@ -57,9 +58,10 @@ class Workers:
         ``function`` raises is raised here, and the rest is given up. Raises `ScenarioError` if the
         cluster cannot be reached or its package is not installed.
         """
+        trusted = os.environ.get(PLUGINS, "")
         if self.cluster is not None:
             if items:
-                run = partial(_in_folder, os.getcwd(), function)
+                run = partial(_as_here, os.getcwd(), trusted, function)
                 yield from self._connected(self.cluster)(run, items)
             return
         jobs = min(self.jobs or os.cpu_count() or 1, len(items))
@@ -68,7 +70,8 @@ class Workers:
             return
         from scenarios.run.execution.local import run_local
 
-        yield from run_local(function, items, jobs)
+        run = partial(_as_here, os.getcwd(), trusted, function)
+        yield from run_local(run, items, jobs)
 
     def _connected(self, cluster: str) -> Callable[..., Iterator[tuple[int, Any]]]:
         if self._on_cluster is None:
@@ -92,11 +95,13 @@ def spread(
         yield from workers.spread(function, items)
 
 
-def _in_folder(folder: str, function: Callable[[T], R], item: T) -> R:
-    """Call the function in this folder, so that relative paths mean what they mean at home.
+def _as_here(folder: str, trusted: str, function: Callable[[T], R], item: T) -> R:
+    """Call the function in this folder, so that relative paths mean what they mean at home, and
+    with the trusted folders of home.
 
     A worker that has no such folder stays where it is.
     """
+    os.environ[PLUGINS] = trusted
     with suppress(OSError):
         os.chdir(folder)
     return function(item)

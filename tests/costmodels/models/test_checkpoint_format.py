@@ -151,3 +151,136 @@ def test_quantisation_file_of_modelopt(tmp_path: Path) -> None:
 def test_unknown_formats_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         read_hf_config(CONFIG | fields, name="m")
+
+
+RULES = {"type": "float", "num_bits": 8}
+FURTHER: list[tuple[dict[str, Any], tuple[str, str, str], str | None, str]] = [
+    (
+        {"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["self_attn"]},
+        ("bfloat16", "fp8", "fp8"),
+        None,
+        "bfloat16",
+    ),
+    (
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+        ("nf4",) * 3,
+        None,
+        "bfloat16",
+    ),
+    ({"quant_method": "bitsandbytes", "load_in_8bit": True}, ("int8",) * 3, None, "bfloat16"),
+    (
+        {"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": True},
+        ("int4_channel",) * 3,
+        None,
+        "bfloat16",
+    ),
+    (
+        {"quant_method": "gptq", "bits": 4, "group_size": 64, "dynamic": {"-:.*self_attn.*": {}}},
+        ("bfloat16", "int4_g64", "int4_g64"),
+        None,
+        "bfloat16",
+    ),
+    (
+        {"quant_method": "auto-round", "bits": 4, "group_size": 128},
+        ("int4_g128",) * 3,
+        None,
+        "bfloat16",
+    ),
+    (
+        {  # two schemes: 8 bits for attention, 4 for what is left; a cache in 8 bits
+            "quant_method": "compressed-tensors",
+            "kv_cache_scheme": RULES,
+            "config_groups": {
+                "group_0": {"weights": RULES, "targets": [r"re:.*self_attn\.(q|k|v|o)_proj$"]},
+                "group_1": {
+                    "weights": {"num_bits": 4, "type": "int", "group_size": 128},
+                    "targets": ["Linear"],
+                },
+            },
+        },
+        ("fp8", "int4_g128", "int4_g128"),
+        None,
+        "fp8",
+    ),
+    (
+        {  # half of the layers' modules are left as they are: most are not
+            "quant_method": "compressed-tensors",
+            "ignore": [r"re:model\.layers\.[01]\.mlp\..*", "lm_head"],
+            "config_groups": {"group_0": {"weights": RULES, "targets": ["Linear"]}},
+        },
+        ("fp8", "fp8", "fp8"),
+        None,
+        "bfloat16",
+    ),
+    (
+        {
+            "quant_method": "quark",
+            "exclude": ["lm_head", "*self_attn*"],
+            "global_quant_config": {
+                "weight": {"dtype": "fp4", "group_size": 32},
+                "input_tensors": {"dtype": "fp4"},
+            },
+        },
+        ("bfloat16", "mxfp4", "mxfp4"),
+        "mxfp4",
+        "bfloat16",
+    ),
+    (
+        {
+            "quant_method": "quark",
+            "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}},
+            "layer_quant_config": {
+                "*k_proj": {
+                    "weight": {"dtype": "fp8_e4m3"},
+                    "output_tensors": {"dtype": "fp8_e4m3"},
+                }
+            },
+        },
+        ("fp8", "fp8", "fp8"),
+        None,
+        "fp8",
+    ),
+]
+
+
+@pytest.mark.parametrize(("quantization", "formats", "activations", "kv"), FURTHER)
+def test_further_methods(
+    quantization: dict[str, Any], formats: tuple[str, str, str], activations: str | None, kv: str
+) -> None:
+    model = read_hf_config(CONFIG | {"quantization_config": quantization}, name="m")
+    precision = model.precision
+    assert (precision.attention, precision.ffn, precision.experts) == formats
+    assert (precision.activations, precision.kv) == (activations, kv)
+
+
+def test_a_cache_that_the_checkpoint_asks_for_is_said() -> None:
+    stated = {"quant_method": "fp8", "kv_cache_scheme": RULES}
+    model = read_hf_config(CONFIG | {"quantization_config": stated}, name="m")
+    assert model.notes == ("keys and values are fp8: the checkpoint asks for it",)
+
+
+def test_a_name_that_says_a_format_without_its_file_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "maker--Model-NVFP4_config.json"
+    path.write_text(json.dumps(CONFIG))
+    assert "its name says nvfp4" in read_hf_config(path).notes[0]
+    other = tmp_path / "any.json"
+    other.write_text(json.dumps(CONFIG))
+    assert read_hf_config(other).notes == ()
+    beside = tmp_path / "maker--Model-NVFP4_hf_quant_config.json"
+    beside.write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
+    model = read_hf_config(path)
+    assert (model.precision.experts, model.notes) == ("nvfp4", ())
+    with pytest.raises(ScenarioError, match="give the config"):
+        read_hf_config(beside)
+
+
+def test_recurrent_states_are_in_the_type_that_the_engine_keeps() -> None:
+    lightning = {
+        "model_type": "minimax",
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+        "intermediate_size": 64,
+    }
+    assert read_hf_config(CONFIG | lightning).precision.state == "float32"
+    stated = CONFIG | {"mamba_ssm_dtype": "float32"}
+    assert read_hf_config(stated).precision.state == "float32"
+    assert read_hf_config(CONFIG).precision.state == "bfloat16"

@@ -217,11 +217,13 @@ def test_no_family_is_left_out() -> None:
     same = {
         "deepseek_ref",
         "minimax_m3_vl",
+        "minimax_m3_vl_text",
         "qwen3_vl_text",
         "qwen3_vl_moe_text",
         "gemma3",
         "gemma4_text",
         "minimax_m1",
+        "minimax_text_01",
         "qwen3_5_moe",
         "qwen3_5_text",
         "qwen3_5_moe_text",

@@ -144,6 +144,20 @@ def test_nested_text_config() -> None:
     assert read_hf_config(nested) == read_hf_config(LLAMA)
 
 
+@pytest.mark.parametrize(
+    ("rope", "positions"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}, 4096),
+        ({"type": "linear", "factor": 2.0}, 4096),
+        ({"rope_type": "llama3", "factor": 8.0}, 2048),
+        ({"rope_type": "default"}, 2048),
+    ],
+)
+def test_scaled_positions_are_those_that_vllm_derives(rope: dict[str, Any], positions: int) -> None:
+    for key in ("rope_scaling", "rope_parameters"):
+        assert read_hf_config(LLAMA | {key: rope}).max_position_embeddings == positions
+
+
 def test_family_traits() -> None:
     qwen2 = attention(LLAMA | {"model_type": "qwen2"})
     assert (qwen2.qkv_bias, qwen2.out_bias, qwen2.qk_norm) == (True, False, False)
@@ -170,11 +184,11 @@ def test_unused_window_is_accepted() -> None:
     [
         (
             LLAMA | {"model_type": "rwkv7"},
-            "'rwkv7' is not supported.*supported: bloom, deepseek_ref",
+            "'rwkv7' .* is a recurrent or other model.*a list of layers: model_type: layers",
         ),
         (LLAMA | {"model_type": "deepseek_v3"}, "moe_intermediate_size is missing"),
-        (LLAMA | {"model_type": ["llama"]}, "is not supported"),
-        ({}, "model_type None is not supported"),
+        (LLAMA | {"model_type": ["llama"]}, r"model_type must be text, not \['llama'\]"),
+        ({}, "model_type is missing"),
         (LLAMA | {"layer_types": ["full_attention", "odd_attention"] * 2}, "has odd_attention"),
         (LLAMA | {"layer_types": ["full_attention"]}, "names 1 of 4 layers"),
         (LLAMA | {"layer_types": ["sliding_attention"] * 4}, "sliding_window .* is missing"),
@@ -196,7 +210,7 @@ def test_unused_window_is_accepted() -> None:
         (QWEN3_MOE | {"num_experts_per_tok": 17}, "exceeds the number of experts 16"),
         (
             QWEN3_MOE | {"num_experts": None},
-            "num_experts or num_local_experts or n_routed_experts is missing",
+            "num_experts or num_local_experts or n_routed_experts .* is missing",
         ),
         (QWEN3_MOE | {"mlp_only_layers": 3}, "mlp_only_layers must be a list"),
         (MINIMAX | {"qk_norm_type": "per_head"}, "qk_norm_type per_layer, not 'per_head'"),

@@ -182,4 +182,4 @@ def test_hybrids_keep_their_windows_and_states() -> None:
         layout=Layout(tensor_parallel_size=2),
         **SMALL,
     ).blocks
-    assert (hybrid.block_size, hybrid.layout.fixed_pages) == (1056, 3)
+    assert (hybrid.block_size, hybrid.layout.fixed_pages) == (544, 3)

@@ -14,9 +14,10 @@ from scenarios.run.simulate import simulate
 from sim.errors import FleetcastError
 from tests.properties.scenarios import small, write
 
+pytestmark = pytest.mark.usefixtures("trusts_tmp_path")
+
 CAPPED = """
 from sim.engine.step import UNTIL_CHANGE
-
 
 class Capped:
     \"\"\"At most so many at once.\"\"\"

@@ -18,6 +18,8 @@ from sim.errors import PolicyError, ScenarioError
 from sim.request import Status
 from tests.properties.checkout import CHECKOUT
 
+pytestmark = pytest.mark.usefixtures("trusts_tmp_path")
+
 SHIPPED = CHECKOUT / "scenarios"
 BASE: dict[str, Any] = {
     "model": "meta-llama/Llama-3.1-8B",

@@ -25,6 +25,8 @@ from tests.properties.conservation import (
     check_token_times,
 )
 
+pytestmark = pytest.mark.usefixtures("trusts_tmp_path")
+
 TABLE = {1: 5, 6: 2, 12: 0}
 WORKLOAD = {"preset": "azure-conv", "rate_per_s": 12.0, "num_requests": 150}
 CASES: dict[str, dict[str, Any]] = {

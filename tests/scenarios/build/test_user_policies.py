@@ -14,6 +14,8 @@ from scenarios.run.simulate import simulate
 from sim.errors import PolicyError, ScenarioError
 from tests.properties.scenarios import small, write
 
+pytestmark = pytest.mark.usefixtures("trusts_tmp_path")
+
 
 @pytest.fixture(autouse=True)
 def _own_import_path(monkeypatch: pytest.MonkeyPatch) -> None:

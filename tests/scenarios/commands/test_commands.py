@@ -240,8 +240,9 @@ def test_incomplete_command(args: tuple[str, ...], words: str) -> None:
         (("--set", "seed.x=1"), "seed: must be a whole number"),
         (("--set", "model.x=1"), "not a section"),
         (("--set", "slo.ttft=1"), "did you mean 'ttft_s'?"),
-        (("--set", "engine.scheduler=none:f"), "cannot import 'none'"),
-        (("--set", "engine.scheduler=os:nothing_there"), "has no 'nothing_there'"),
+        (("--set", "engine.scheduler=none:f"), "there is no 'none'"),
+        (("--set", "engine.scheduler=os:system"), "folders that --plugins DIR names"),
+        (("--set", "engine.scheduler=os:system", "--plugins", "."), "there is no 'os'"),
         (("--format", "xml"), "'xml' is neither text nor json"),
         (("--require-attainment", "1.5"), "1.5 is not a share from 0 to 1"),
         (("--require-attainment", "nan"), "nan is not a share from 0 to 1"),
@@ -306,7 +307,7 @@ def test_own_policy_from_a_folder_outside_the_checkout(tmp_path: Path) -> None:
         file.write("engine:\n  scheduler: my_policy:one_at_a_time\n")
     (tmp_path / "elsewhere").mkdir()
     for cwd, path in ((tmp_path, "s.yaml"), (tmp_path / "elsewhere", "../s.yaml")):
-        done = process("simulate", path, "--format", "json", cwd=cwd)
+        done = process("simulate", path, "--format", "json", "--plugins", str(tmp_path), cwd=cwd)
         assert done.returncode == 0, done.stderr
         summary = json.loads(done.stdout)
         running = [f["value"] for f in summary["figures"] if f["name"] == "running"]
@@ -320,7 +321,9 @@ def test_ctrl_c(tmp_path: Path) -> None:
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have ignored it\n"
         "\n\ndef policy(view):\n    signal.raise_signal(signal.SIGINT)\n"
     )
-    done = process(*QUICK, "--set", "engine.scheduler=impatient:policy", cwd=tmp_path)
+    done = process(
+        *QUICK, "--set", "engine.scheduler=impatient:policy", "--plugins", ".", cwd=tmp_path
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 

@@ -257,7 +257,7 @@ def test_no_field_makes_a_traceback(tmp_path: Path, field: str) -> None:
     ("changes", "words"),
     [
         ({"model": "meta-llama/Llama-3.1-9B"}, "did you mean meta-llama/Llama-3.1-8B"),
-        ({"model": "none.json"}, "none.json: cannot be read"),
+        ({"model": "none.json"}, "none.json: No such file"),
         ({"hardware": {"gpu": "h200x"}}, "unknown GPU 'h200x'; did you mean H200-SXM"),
         ({"engine": {"profile": "vllm-0.24"}}, "did you mean vllm-0.25"),
         ({"engine": {"scheduler": "fcsf"}}, "unknown scheduler 'fcsf'; did you mean 'fcfs'?"),

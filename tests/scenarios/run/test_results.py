@@ -27,6 +27,7 @@ def test_saved_scenario_says_only_what_was_given_and_reproduces_the_run(tmp_path
     assert results(simulate(again)) == results(simulate(scenario))
 
 
+@pytest.mark.usefixtures("trusts_tmp_path")
 def test_paths_hold_wherever_the_scenario_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

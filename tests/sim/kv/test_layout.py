@@ -38,7 +38,7 @@ from tests.properties.tables import chains_of, table_of
         ("gemma-3-4b", 1, 16, KVLayout(windows=(WindowPages(1024, 6),))),
         ("Mistral-7B-v0.1", 1, 16, KVLayout(grows=False, windows=(WindowPages(4096, 1),))),
         # A block is as large as the state of a recurrent layer.
-        ("qwen3-next-80b-a3b", 2, 1056, KVLayout(fixed_pages=3)),
+        ("qwen3-next-80b-a3b", 2, 544, KVLayout(fixed_pages=3)),
         ("kimi-linear-48b-a3b", 1, 1888, KVLayout(fixed_pages=3)),
         ("minimax-m1", 8, 1024, KVLayout(fixed_pages=7)),
     ],

@@ -27,6 +27,8 @@ from tests.scenarios.experiments.sweep.samples import (
     write_sweep_file,
 )
 
+pytestmark = pytest.mark.usefixtures("trusts_tmp_path")
+
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
@@ -271,7 +273,7 @@ def test_a_worker_with_other_code_is_refused(
     grid = make_grid(read_sweep(write_sweep_file(tmp_path, RATES)))
     monkeypatch.setattr("scenarios.files.identity.code_address", lambda: "of another version")
     with pytest.raises(ScenarioError, match="another fleetcast"):
-        sweep_run.run_one(grid.points[0], keep=False)
+        sweep_run.run_one(grid.points[0], keep=None)
 
 
 def test_sweep_yaml_of_the_folder_is_the_file(tmp_path: Path) -> None:

@@ -154,6 +154,7 @@ def test_nothing_left_to_compare_is_an_error() -> None:
         compared(tiny(engine={"tensor_parallel_size": 3}), FP8_WEIGHTS)
 
 
+@pytest.mark.usefixtures("trusts_tmp_path")
 def test_a_policy_that_fails_takes_only_its_variant_out(tmp_path: Any) -> None:
     policy = tmp_path / "faulty.py"
     policy.write_text("def schedule(view):\n    raise ValueError('not today')\n")
