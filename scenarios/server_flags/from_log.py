@@ -11,7 +11,7 @@ import yaml
 
 from calibrate.servers.startup_log import StartupFacts, read_startup_log
 from costmodels.engines.profile import load_profile, nearest_profile
-from costmodels.hardware.gpus import GIB, gpu_of_device
+from costmodels.hardware.gpus import GIB, load_gpu
 from costmodels.models.catalog import load_model
 from scenarios.build.resolve import resolve
 from scenarios.files.flags import ANY_WORKLOAD
@@ -156,7 +156,7 @@ def _gpu(log: StartupFacts) -> str:
     if log.device is None:
         raise ScenarioError(f"the log does not name its GPU{about}: give it with --gpu")
     try:
-        return gpu_of_device(log.device).name
+        return load_gpu(log.device).name
     except ScenarioError as error:
         raise ScenarioError(f"the log's GPU: {error}; give one with --gpu") from None
 
