@@ -40,6 +40,14 @@ def commands(document: Path) -> list[list[str]]:
     return [shlex.split(line[2:], comments=True) for line in lines if line.startswith("$ ")]
 
 
+STARTUP_LOG = """\
+INFO [api_server.py:1839] vLLM API server version 0.11.0
+INFO [utils.py:233] non-default args: {'model': 'meta-llama/Llama-3.1-8B', 'max_model_len': 16000}
+INFO [gpu_worker.py:298] Available KV cache memory: 51.38 GiB
+INFO [kv_cache_utils.py:1087] GPU KV cache size: 420,864 tokens
+"""
+
+
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the documents take for granted that a reader has."""
@@ -60,6 +68,9 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         gaps_s=[np.diff(result.token_times_s(i)).tolist() for i in range(len(requests))],
     )
     (tmp_path / "bench.json").write_text(json.dumps(vllm_bench(sample, detailed=True)))
+    columns = ["arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "e2e_s"]
+    requests.to_csv(tmp_path / "requests.csv", columns=columns, index=False)
+    (tmp_path / "server.log").write_text(STARTUP_LOG)
     write_lines(tmp_path / "h200.jsonl", made_lines("gemm", "decode_attention"))
     (tmp_path / "path" / "to").mkdir(parents=True)
     write_sample(tmp_path / "path" / "to" / "measurements")
@@ -117,6 +128,7 @@ def test_python_examples_run(
     assert (workplace / "results" / "mine" / "summary.json").exists()
 
 
+@pytest.mark.usefixtures("trusts_tmp_path")
 def test_the_scheduler_is_twenty_lines_and_changes_the_order(workplace: Path) -> None:
     example = (workplace / "my_policies.py").read_text()
     assert len(example.splitlines()) <= 20
