@@ -28,6 +28,8 @@ from reports.svg import Plot, Sheet
 Content = Mapping[str, Any]
 _QUIET = "as usual"
 _MOST_WINDOWS = 40
+_SPREAD = 20
+"""Times the usual value from which latencies are drawn on a logarithmic axis."""
 _REPLAYED = (
     " Replayed: times the factor by which this server is slower than its replay in usual windows. "
     "Explained: the replay's share of what is above the usual."
@@ -46,6 +48,8 @@ def write_diagnosis_page(content: Content, folder: Path) -> Path:
 
 def diagnosis_report(content: Content) -> Report:
     """Return the report of what ``fleetcast diagnose --format json`` prints."""
+    if "whole" in content:
+        return _whole_report(content)
     return Report(
         eyebrow="Diagnosis",
         heading=f"{content['run']} ({content['model']} on {content['gpu']})",
@@ -62,6 +66,52 @@ def diagnosis_report(content: Content) -> Report:
         version=content["fleetcast_version"],
         pipe_width=None,
     )
+
+
+def _whole_report(content: Content) -> Report:
+    """Return the report of a measurement without times of requests."""
+    rows = [
+        [
+            f"{LATENCY_LABELS[row['metric']]} {row['statistic']}",
+            _time(row["measured_s"]),
+            _time(row["replayed_s"]),
+            ""
+            if not row["replayed_s"]
+            else f"{significant(row['measured_s'] / row['replayed_s'])} times",
+        ]
+        for row in content["whole"]
+    ]
+    table = Table([Column(""), *numbers("Measured", "Simulated", "Ratio")], rows)
+    said = (
+        "simulated: the scenario's workload"
+        if content["is_replayed"]
+        else "to compare, give the load: --rate with --input-tokens and --output-tokens"
+    )
+    return Report(
+        eyebrow="Diagnosis",
+        heading=f"{content['run']} ({content['model']} on {content['gpu']})",
+        headline="The measurement has no times of requests: only the whole can be looked at.",
+        sentences=_counted(content["counted"]),
+        sections=[
+            Section("whole", "The whole run", [table, Text(said, "note")]),
+            warning_section(content["notes"]),
+        ],
+        closing=[f"{content['num_requests']:,} requests of {content['tool']}"],
+        version=content["fleetcast_version"],
+        pipe_width=None,
+    )
+
+
+def _counted(counts: Mapping[str, float]) -> list[str]:
+    found = []
+    if counts.get("num_preemptions"):
+        found.append(
+            f"The server preempted {counts['num_preemptions']:,.0f} times: its KV cache was full."
+        )
+    if counts.get("prefix_cache_queries"):
+        share = counts.get("prefix_cache_hits", 0.0) / counts["prefix_cache_queries"]
+        found.append(f"Its prefix cache hit {percent(share)} of the prompt tokens.")
+    return found
 
 
 def _bad(content: Content) -> list[dict[str, Any]]:
@@ -207,8 +257,11 @@ def _curves(content: Content, sheet: Sheet) -> Plot:
                 axes.axvspan(start, start + content["window_s"] / unit_s, color=svg.GRID, lw=0)
         axes.plot(at, measured, color=svg.VERMILION, marker=".", label="measured")
         if np.isfinite(replayed).any():
-            axes.plot(at, replayed, color=svg.BLUE, marker=".", label="replayed")
-        axes.set_ylim(0, None)
+            axes.plot(at, replayed, color=svg.BLUE, ls="--", lw=1.1, label="replayed")
+        if np.nanmax(measured) > _SPREAD * content["usual_s"]:
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(0, None)
         axes.set_xlabel(f"time since the first arrival ({unit})")
         axes.set_ylabel(f"{_name(content)} (s)")
         axes.legend()

@@ -45,6 +45,7 @@ _GROUPS = {
     "other": ("speculation_draft", "speculation_waste", "failure_rework", "remainder"),
 }
 _MOST_REQUESTS = 10
+_COUNTED = ("num_preemptions", "prefix_cache_queries", "prefix_cache_hits")
 _NO_PREFIXES = (
     "the measurement does not say which prompts share prefixes: the replay has none, so cache "
     "misses are seen only as time that traffic does not explain"
@@ -63,11 +64,14 @@ def diagnose(
 
     ``window`` is text such as ``5min`` (None: chosen). Without ``has_changes`` no change is
     simulated. A run without token counts, and without a workload in the scenario to take them from,
-    is described and not replayed. Raises `ScenarioError`.
+    is described and not replayed. One without times of requests, as a scrape of metrics, is compared
+    as a whole with the scenario's workload. Raises `ScenarioError`.
     """
     has_workload = "workload" in values
     given = {"workload": dict(ANY_WORKLOAD), **values, "bands": False, "replications": 1}
     scenario = validate(given, places)
+    if run.arrival_s is None:
+        return _whole(scenario, run, has_workload=has_workload)
     traffic = traffic_of(run, build_table(scenario) if has_workload else None)
     if not traffic.latencies_s:
         raise ScenarioError(f"{run.name}: no latency of any request is known")
@@ -121,6 +125,40 @@ def diagnose(
         frame = (metric, statistic, index, count, bias, explained)
         content["changes"] = _changes(given, places, traffic, replay, content["accounts"], frame)
     return content
+
+
+def _whole(scenario: Scenario, run: MeasuredRun, *, has_workload: bool) -> dict[str, Any]:
+    """Return what can be said without times: the measured latencies beside those of the scenario's
+    workload, and what the server counted."""
+    replay = simulate(scenario) if has_workload else None
+    rows = []
+    for metric in METRICS:
+        for statistic, value in run.measured(metric).items():
+            found = None if replay is None else replay.figure(metric, statistic)
+            rows.append(
+                {
+                    "metric": metric,
+                    "statistic": statistic,
+                    "measured_s": value.value,
+                    "replayed_s": found,
+                }
+            )
+    if not rows:
+        raise ScenarioError(f"{run.name}: no latency of any request is known")
+    return {
+        "kind": "diagnosis",
+        "run": run.name,
+        "tool": run.tool,
+        "model": scenario.model,
+        "gpu": scenario.hardware.gpu,
+        "num_requests": run.completed,
+        "failed": run.failed,
+        "is_replayed": replay is not None,
+        "whole": rows,
+        "counted": {key: value for key, value in run.conditions.items() if key in _COUNTED},
+        "notes": list(run.notes),
+        "fleetcast_version": __version__,
+    }
 
 
 def _metric(traffic: Traffic, index: Int64, count: int) -> tuple[str, str]:

@@ -114,9 +114,34 @@ def test_without_token_counts_it_says_what_can_be_said(tmp_path: Path) -> None:
     assert any("assumed" in note for note in content["notes"])
 
 
+METRICS = """\
+# TYPE vllm:time_to_first_token_seconds histogram
+vllm:time_to_first_token_seconds_bucket{model_name="q",le="0.1"} 10
+vllm:time_to_first_token_seconds_bucket{model_name="q",le="1.0"} 90
+vllm:time_to_first_token_seconds_bucket{model_name="q",le="+Inf"} 100
+vllm:time_to_first_token_seconds_sum{model_name="q"} 60
+vllm:time_to_first_token_seconds_count{model_name="q"} 100
+vllm:num_preemptions_total{model_name="q"} 3
+"""
+
+
+def test_a_scrape_is_compared_as_a_whole(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.txt"
+    file.write_text(METRICS)
+    text = " ".join(run(SERVER, str(file), "--gpu", "H100").split())
+    assert "only the whole can be looked at" in text
+    assert "preempted 3 times" in text
+    load = ["--input-tokens", "1750", "--output-tokens", "250", "--rate", "6"]
+    more = [*load, "--num-requests", "100", "--format", "json"]
+    content = json.loads(run(SERVER, str(file), "--gpu", "H100", *more))
+    mean = next(row for row in content["whole"] if row["statistic"] == "mean")
+    assert mean["measured_s"] == pytest.approx(0.6)
+    assert 0 < mean["replayed_s"] < 0.6
+
+
 def test_what_cannot_be_diagnosed_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "requests.csv"
-    file.write_text("ttft_s,output_tokens\n1.0,20\n2.0,20\n")
+    file.write_text("arrival_s,output_tokens,ttft_s\n,20,1.0\n,20,2.0\n")
     result = CliRunner().invoke(app, ["diagnose", SERVER, str(file), "--gpu", "H100"])
     assert result.exit_code == 2
     assert "no times" in result.output
