@@ -64,8 +64,8 @@ def diagnose(
 
     ``window`` is text such as ``5min`` (None: chosen). Without ``has_changes`` no change is
     simulated. A run without token counts, and without a workload in the scenario to take them from,
-    is described and not replayed. One without times of requests, as a scrape of metrics, is compared
-    as a whole with the scenario's workload. Raises `ScenarioError`.
+    is described and not replayed. One without times of requests, as a scrape of metrics, is
+    compared as a whole with the scenario's workload. Raises `ScenarioError`.
     """
     has_workload = "workload" in values
     given = {"workload": dict(ANY_WORKLOAD), **values, "bands": False, "replications": 1}

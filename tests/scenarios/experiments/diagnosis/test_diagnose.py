@@ -122,6 +122,7 @@ vllm:time_to_first_token_seconds_bucket{model_name="q",le="+Inf"} 100
 vllm:time_to_first_token_seconds_sum{model_name="q"} 60
 vllm:time_to_first_token_seconds_count{model_name="q"} 100
 vllm:num_preemptions_total{model_name="q"} 3
+vllm:request_success_total{model_name="q",finished_reason="stop"} 100
 """
 
 
