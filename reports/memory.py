@@ -108,7 +108,7 @@ def _log(facts: Mapping[str, Any]) -> Section:
         said, predicted = row["log"], row["predicted"]
         change = "" if not predicted or not said else f"{predicted / said - 1:+.1%}"
         rows.append([row["what"], row["unit"], _figure(row, said), _figure(row, predicted), change])
-    columns = [Column(""), Column("Unit"), *numbers("The log", "Predicted", "Difference")]
+    columns = [Column(""), Column("Unit"), *numbers("The log", "Predicted", "Off by")]
     return Section(
         "log",
         "What the server's start-up log said",

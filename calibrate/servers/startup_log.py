@@ -17,6 +17,7 @@ from typing import Any, Literal
 from calibrate.results.values import read_text
 from sim.errors import ScenarioError
 
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _NUMBER = r"(-?[\d,]*\.?\d+)"
 _GIB = rf"{_NUMBER}\s*Gi?B"
 _VERSIONS = (
@@ -84,6 +85,7 @@ _SERVER_ARGS = re.compile(r"server_args=ServerArgs\((.*)\)\s*$")
 _CONFIG = re.compile(r"LLM engine \(v[^)]*\) with config: (.*)$")
 _MODEL = re.compile(r"\bmodel='([^']+)'")
 _PAIR = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|\{[^}]*\}|[^,()\s]+)")
+_NO_LITERAL = (ValueError, SyntaxError, MemoryError, RecursionError)
 # What the engine says it runs with, beside its flags.
 _SETTINGS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
@@ -113,6 +115,7 @@ def read_startup_log(path: Path) -> StartupFacts:
 
 def parse_startup_log(text: str, name: str = "log") -> StartupFacts:
     """Parse a log's text, of the file ``name``. Raises `ScenarioError` like `read_startup_log`."""
+    text = _COLORS.sub("", text)
     figures = {what: found for what in _FIGURES if (found := _figure(what, text)) is not None}
     split = [float(k) + float(v) for k, v in _SPLIT_KV.findall(text)]
     if split and "kv_cache_gib" not in figures:
@@ -155,7 +158,7 @@ def _vllm_arguments(text: str) -> dict[str, Any]:
     if found is not None:
         try:
             given = ast.literal_eval(found[1])
-        except (ValueError, SyntaxError):
+        except _NO_LITERAL:
             given = _pairs(re.sub(r"'(\w+)': ", r"\1=", found[1]))
     given.pop("model_tag", None)
     said = next((line for line in text.splitlines() if _CONFIG.search(line)), "")
@@ -185,6 +188,6 @@ def _pairs(text: str) -> dict[str, Any]:
     for name, value in _PAIR.findall(text):
         try:
             found.setdefault(name, ast.literal_eval(value))
-        except (ValueError, SyntaxError):
+        except _NO_LITERAL:
             found.setdefault(name, value)
     return found

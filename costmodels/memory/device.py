@@ -186,7 +186,8 @@ class DevicePlan:
         ``num_gpu_blocks``."""
         if self.num_gpu_blocks is None:
             return self.granted_bytes
-        return self.gpu.hbm_bytes - self.blocks.free_bytes
+        pool_bytes = math.ceil(self.num_gpu_blocks * self.block[1] * self.state_share)
+        return min(self.gpu.hbm_bytes, self.weight_bytes + self.workspace_bytes + pool_bytes)
 
     @property
     def weight_bytes(self) -> int:

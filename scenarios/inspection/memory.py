@@ -36,7 +36,8 @@ def memory_facts(replica: Replica, *, context: int | None, output: int) -> dict[
         )
     plan = replica.memory
     entries = plan.entries(context, output)
-    layouts = smallest_layouts(plan, context, output)
+    # Blocks that were given are of this layout alone.
+    layouts = smallest_layouts(replace(plan, num_gpu_blocks=None), context, output)
     return {
         **replica.facts(),
         "total_params": replica.model.total_params,
@@ -76,9 +77,8 @@ def _beside_log(replica: Replica) -> list[dict[str, Any]]:
     if said is None:
         return []
     plan = replace(replica.memory, num_gpu_blocks=None)
-    ours: dict[str, float] = {"weights_gib": plan.weight_bytes / GIB}
     profiled = [said.activation_gib, said.other_gib]
-    rows = [_row("weights", "GiB", said.weights_gib, ours["weights_gib"])]
+    rows = [_row("weights", "GiB", said.weights_gib, plan.weight_bytes / GIB)]
     if None not in profiled:
         rows.append(
             _row(
@@ -90,10 +90,12 @@ def _beside_log(replica: Replica) -> list[dict[str, Any]]:
         )
     tokens = None if plan.missing_bytes else kv_tokens(plan, replica.max_model_len)
     pool_gib = None if plan.missing_bytes else plan.pool_bytes / GIB
+    is_plain = tokens is None or plan.blocks.layout == PLAIN
     rows += [
         _row("captured CUDA graphs", "GiB", said.graphs_gib, None),
         _row("KV cache", "GiB", said.kv_cache_gib, pool_gib),
-        _row("KV cache", "tokens", said.kv_cache_tokens, tokens),
+        # Of layers with caches of several sizes, versions count tokens in different ways.
+        *([_row("KV cache", "tokens", said.kv_cache_tokens, tokens)] if is_plain else []),
         _row(
             f"requests of {replica.max_model_len:,} tokens at once",
             "",

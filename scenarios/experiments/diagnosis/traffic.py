@@ -68,7 +68,7 @@ def traffic_of(run: MeasuredRun, lengths: RequestTable | None) -> Traffic:
         if (values := getattr(run, f"{metric}_s")) is not None and np.isfinite(values).any()
     }
     notes = list(run.notes)
-    if len(order) < run.completed:
+    if run.completed is not None and len(order) < run.completed:
         notes.append(f"{run.completed - len(order):,} requests without a time are left out")
     prompts, outputs = (
         np.full(len(order), np.nan) if values is None else values[order]

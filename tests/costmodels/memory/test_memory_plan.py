@@ -110,3 +110,17 @@ def test_hopelessly_small_device() -> None:
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         _ = plan("llama-3.1-8b", **options).blocks
+
+
+def test_given_blocks_are_the_pool() -> None:
+    """A device with its number of blocks given is filled to the byte, as one with its own."""
+    for number in (1_000, 20_000):
+        given = plan("llama-3.1-8b", num_gpu_blocks=number)
+        assert given.pool_bytes == number * given.block[1]
+        entries = given.entries(1000, 100)
+        assert sum(entry.num_bytes for entry in entries) == given.gpu.hbm_bytes
+        assert all(entry.num_bytes >= 0 for entry in entries)
+    # More than the device holds: the pool ends with the device, and `blocks` says why not.
+    beyond = plan("llama-3.1-8b", num_gpu_blocks=10**9)
+    room = beyond.gpu.hbm_bytes - beyond.weight_bytes - beyond.workspace_bytes
+    assert beyond.pool_bytes == room

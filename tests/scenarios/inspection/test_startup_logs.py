@@ -206,6 +206,31 @@ def test_a_log_becomes_a_scenario_and_memory_shows_both(tmp_path: Path) -> None:
     assert "420,864" in shown
 
 
+HYBRID = """\
+(APIServer pid=1) INFO [api_server.py:1896] vLLM API server version 0.10.2
+(APIServer pid=1) INFO [utils.py:328] non-default args: {'model': \
+'/data/models/Qwen3-Next-80B-A3B-Instruct', 'tensor_parallel_size': 2}
+(APIServer pid=1) INFO [config.py:390] Setting attention block size to 544 tokens
+(Worker_TP0 pid=2) INFO [fused_moe.py:720] Using E=512,N=256,device_name=NVIDIA_H200.json
+(Worker_TP0 pid=2) INFO [gpu_worker.py:298] Available KV cache memory: 44.59 GiB
+(EngineCore pid=2) INFO [kv_cache_utils.py:1028] GPU KV cache size: 973,760 tokens
+(EngineCore pid=2) INFO [kv_cache_utils.py:1032] Maximum concurrency for 262,144 tokens per \
+request: 14.77x
+"""
+
+
+def test_the_cache_of_a_hybrid_is_taken_by_its_bytes(tmp_path: Path) -> None:
+    log, out = tmp_path / "server.log", tmp_path / "s.yaml"
+    log.write_text(HYBRID)
+    _ = run("scenario", "from-log", str(log), "--out", str(out))
+    values = yaml.safe_load(out.read_text())
+    assert values["model"].endswith("Qwen3-Next-80B-A3B-Instruct")
+    assert (values["hardware"]["gpu"], values["engine"]["tensor_parallel_size"]) == ("H200-SXM", 2)
+    plan = resolve(parse_scenario(values | {"workload": ANY_WORKLOAD})).memory
+    assert plan.pool_bytes / GIB == pytest.approx(44.59, rel=1e-3)
+    assert "44.59" in run("memory", str(out))
+
+
 def test_an_sglang_log_becomes_a_scenario(tmp_path: Path) -> None:
     log, out = tmp_path / "server.log", tmp_path / "s.yaml"
     log.write_text(SGLANG)
