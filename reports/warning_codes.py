@@ -6,6 +6,7 @@ from typing import Literal
 
 WarningCode = Literal[
     "failed",
+    "failed_estimates",
     "few_samples",
     "hot_spot",
     "lost_prefixes",

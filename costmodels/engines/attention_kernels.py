@@ -69,7 +69,9 @@ def attention_kernels(
     shard: RankShard, gpu: GpuSpec, profile: EngineProfile
 ) -> dict[Mixer, AttentionKernel]:
     """Return the kernel of each kind of layer of a rank; without those whose rule is not known."""
-    found = {}
+    found: dict[Mixer, AttentionKernel] = {}
+    if not profile.kernel_rules:
+        return found
     for mixer, _ in shard.local.mixers:
         name = _chosen(mixer, gpu, profile)
         if name is not None:

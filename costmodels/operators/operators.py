@@ -197,14 +197,16 @@ def _where(chosen: NDArray[np.bool_], one: Operator) -> Operator:
 def _chunk_operators(work: AttentionWork, count: int, sums: PrefillSums) -> list[Operator]:
     """Return the work of chunks that is not proportional to their query-key pairs."""
     found = []
-    if work.prefill_seq_bytes or work.prefill_token_flops:
-        term = ContextTerm(
-            name="state", flops=work.prefill_token_flops, bytes=work.prefill_seq_bytes
-        )
+    token_flops, token_bytes = work.prefill_token_flops, work.prefill_token_bytes
+    if token_bytes and not work.prefill:  # linear attention: both are of the same kernels
+        term = ContextTerm(name="chunks", flops=token_flops, bytes=token_bytes)
+        found.append(term_operator(term, count, sums.tokens, sums.tokens))
+        token_flops = token_bytes = 0.0
+    if work.prefill_seq_bytes or token_flops:
+        term = ContextTerm(name="state", flops=token_flops, bytes=work.prefill_seq_bytes)
         found.append(term_operator(term, count, sums.tokens, sums.seqs))
-    if work.prefill_token_bytes:
-        name = "votes" if work.prefill else "chunks"
-        term = ContextTerm(name=name, bytes=work.prefill_token_bytes)
+    if token_bytes:
+        term = ContextTerm(name="votes", bytes=token_bytes)
         found.append(term_operator(term, count, sums.tokens, sums.tokens))
     return found
 

@@ -36,6 +36,7 @@ _AXES = {
     "seed": ("Seed", ""),
 }
 _WARNINGS = {
+    "failed_estimates": "an estimate made after the run failed; the run itself is whole",
     "few_samples": "few requests lie beyond the 99th percentile, so it is rough",
     "near_saturation": "the load is near saturation, where a small change matters much",
     "unstable": "the queue grows for as long as requests come: no place to operate at",

@@ -40,8 +40,8 @@ def replaced(folder: Path, marker: str, *, stale: Collection[str] = ()) -> Itera
         with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as temporary:
             part = Path(temporary)
             yield part
-            for name in (marker, *stale):
-                (folder / name).unlink(missing_ok=True)
+            for old in (marker, *stale):
+                (folder / old).unlink(missing_ok=True)
             files = [path.relative_to(part) for path in part.rglob("*") if path.is_file()]
             for name in sorted(files, key=lambda name: (str(name) == marker, name)):
                 (folder / name).parent.mkdir(exist_ok=True)

@@ -101,8 +101,11 @@ def _decode_ms(pool: PoolConfig, seqs: int, context: int) -> float:
     steps += [_decode(seqs, context + i, clips) for i in range(1, _DECODE_STEPS + 1)]
     if pool.engine.speculation is not None:
         drafted = seqs * pool.engine.speculation.drafts(seqs)
-        verifies = {"logits": seqs + drafted, "speculated": SpeculatedSums(draft_tokens=drafted)}
-        steps = [one._replace(shape=one.shape._replace(**verifies)) for one in steps]
+        sums = SpeculatedSums(draft_tokens=drafted)
+        steps = [
+            one._replace(shape=one.shape._replace(logits=seqs + drafted, speculated=sums))
+            for one in steps
+        ]
     return float(np.median(_intervals_ms(run_steps(pool, steps))[-_DECODE_INTERVALS:]))
 
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from sim.clock import NS_PER_S
 from sim.errors import TraceError
@@ -32,7 +32,7 @@ _MOST_LINE_BYTES = 64 << 20
 class _Lines(io.RawIOBase):
     """Bytes of a file, as long as they are divided into lines."""
 
-    def __init__(self, binary: BinaryIO, path: Path) -> None:
+    def __init__(self, binary: io.BufferedIOBase, path: Path) -> None:
         self._binary, self._path = binary, path
         self._since_newline = 0
 
