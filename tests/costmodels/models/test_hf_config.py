@@ -235,5 +235,5 @@ def test_missing_and_binary_files(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="No such file"):
         read_hf_config(tmp_path / "absent.json")
     (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ScenarioError, match="not a JSON file"):
+    with pytest.raises(ScenarioError, match="not a text file"):
         read_hf_config(tmp_path)
