@@ -26,6 +26,17 @@ LATENCY_MEANINGS = {
     "queue": "arrival to first prefill",
 }
 
+GAP_LABELS = {"max": "longest ITL", "longest_tenth": "mean of the longest tenth of ITL"}
+"""What a target limits of a request's gaps between tokens, where it is no percentile."""
+
+
+def target_label(metric: str, itl_of: Any = None) -> str:
+    """Return the label of what a target limits: ``TTFT``, or ``p99 of a request's ITL``."""
+    if metric != "itl" or not itl_of:
+        return LATENCY_LABELS.get(metric, metric)
+    return f"{GAP_LABELS.get(str(itl_of), f'{itl_of} of ITL')} in a request"
+
+
 THROUGHPUT_LABELS = {
     "request_throughput": "Requests",
     "goodput": "Goodput",
@@ -36,7 +47,9 @@ THROUGHPUT_LABELS = {
     "availability": "Availability",
 }
 UTILIZATION_LABELS = {
-    "gpu_busy": "GPU busy",
+    "gpu_busy": "GPU busy in time",
+    "arithmetic_in_use": "Peak FLOP/s in use",
+    "bandwidth_in_use": "Peak bandwidth in use",
     "kv_occupancy": "KV occupancy",
     "running": "Running",
     "waiting": "Waiting",

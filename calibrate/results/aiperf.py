@@ -1,5 +1,5 @@
-"""Read results of AIPerf: ``profile_export.jsonl``, one request per line, or
-``profile_export_aiperf.json``.
+"""Read results of AIPerf, and of GenAI-Perf before it: ``profile_export.jsonl``, one request per
+line, or a summary, such as ``profile_export_aiperf.json`` or ``profile_export_genai_perf.csv``.
 
 Its inter_token_latency is one value per request, (latency - ttft)/(tokens - 1), which is called
 TPOT here. Its inter_chunk_latency has every gap between responses, which is called ITL here. Every
@@ -8,6 +8,9 @@ value has its unit.
 
 from __future__ import annotations
 
+import csv
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +26,7 @@ from calibrate.results.values import (
     read_count,
     read_number,
     read_numbers,
+    text_number,
 )
 from costmodels.fields import Fields, MustBe
 from sim.errors import TraceError
@@ -33,7 +37,9 @@ _SECONDS = {
     **dict.fromkeys(("us", "µs", "microseconds"), 1e-6),
     **dict.fromkeys(("ns", "nanoseconds"), 1e-9),
 }
-_PER_S = dict.fromkeys(("requests/sec", "requests/s", "tokens/sec", "tokens/s", "1/s"), 1.0)
+_PER_S = dict.fromkeys(
+    ("requests/sec", "requests/s", "tokens/sec", "tokens/s", "1/s", "per sec"), 1.0
+)
 _TOKENS = dict.fromkeys(("tokens", "token"), 1.0)
 _METRICS = {
     "ttft": "time_to_first_token",
@@ -56,6 +62,9 @@ def looks_like_aiperf(first: Fields) -> bool:
     metadata = first.values.get("metadata")
     if isinstance(metadata, dict) and "request_start_ns" in metadata:
         return True
+    experiments = first.values.get("experiments")
+    if isinstance(experiments, list) and experiments and isinstance(experiments[0], dict):
+        return "requests" in experiments[0]
     summaries = [first.values.get(name) for name in (*_METRICS.values(), *_RATES.values())]
     return any(isinstance(summary, dict) and "unit" in summary for summary in summaries)
 
@@ -64,6 +73,11 @@ def read_aiperf(text: str, path: Path) -> list[MeasuredRun]:
     """Read the single run of a file. Raises `TraceError` if the file is damaged."""
     documents = parse_documents(text, path)
     name = printable(path.name.partition(".")[0])
+    if "experiments" in documents[0]:
+        return [
+            _of_experiment(experiment, f"{name}, {number}" if number > 1 else name)
+            for number, experiment in enumerate(documents[0].children("experiments"), 1)
+        ]
     if "metadata" in documents[0]:
         return [_of_requests(documents, name, str(path))]
     if len(documents) > 1:
@@ -71,6 +85,94 @@ def read_aiperf(text: str, path: Path) -> list[MeasuredRun]:
             f"{documents[1].where}: a second object; expected one summary, or requests"
         )
     return [_of_summary(documents[0], name)]
+
+
+_TITLE = re.compile(r"(.+?)\s*\(([^()]*)\)")
+
+
+_HEADINGS = ("metric", "statistic")
+_EDGES = re.compile(r"[\u2502\u2503|]")
+
+
+def looks_like_aiperf_table(text: str) -> bool:
+    """Return whether a text is a summary of these tools as CSV, or as the table they print."""
+    return any(_is_heading(cells) for cells in _rows(text[:20_000]))
+
+
+def read_aiperf_table(text: str, path: Path) -> list[MeasuredRun]:
+    """Read a summary as CSV or as printed: tables with a metric and its unit in each row.
+
+    Raises `TraceError`.
+    """
+    metrics: dict[str, Any] = {}
+    titles: list[str] = []
+    names: list[str] = []
+    values: list[dict[str, str]] = []
+    for cells in _rows(text):
+        if _is_heading(cells):
+            names = [name.lower().replace("value", "avg") for name in cells[1:]]
+        elif names and any(cells[1:]):
+            titles.append(cells[0])
+            values.append(dict(zip(names, cells[1:], strict=False)))
+        elif titles and cells[0]:  # a printed title goes on in the next line
+            titles[-1] += f" {cells[0]}"
+    for written, of_row in zip(titles, values, strict=True):
+        title = _TITLE.fullmatch(written)
+        name, unit = (title[1], title[2]) if title is not None else (written, "tokens")
+        numbers = {key: text_number(cell.replace(",", "")) for key, cell in of_row.items()}
+        known = {key: value for key, value in numbers.items() if value is not None}
+        metrics["_".join(name.lower().split())] = {"unit": unit, **known}
+    name = printable(path.name.partition(".")[0])
+    return [_of_summary(Fields(metrics, str(path), raises=TraceError), name)]
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    """Yield the cells of each line of CSV, or of a printed table's inside."""
+    for line in text.splitlines():
+        if _EDGES.search(line):
+            yield [cell.strip() for cell in _EDGES.split(line)[1:-1]] or [""]
+        elif "," in line:
+            yield [cell.strip() for cell in next(csv.reader([line]), [""])] or [""]
+
+
+def _is_heading(cells: list[str]) -> bool:
+    head = [cell.lower() for cell in cells]
+    return head[0] in _HEADINGS and bool({"avg", "value"} & set(head))
+
+
+def _of_experiment(experiment: Fields, name: str) -> MeasuredRun:
+    """Build a run of GenAI-Perf's raw file, ``profile_export.json``: times of requests and of each
+    response, in nanoseconds, without token counts."""
+    start, first, last = list[float](), list[float](), list[float]()
+    gaps: list[float] = []
+    origin_ns = None
+    for request in experiment.children("requests"):
+        sent_ns = request.need(_EPOCH_NS, "timestamp", what="a time in nanoseconds since 1970")
+        origin_ns = sent_ns if origin_ns is None else origin_ns
+        times_ns = read_numbers(request, "response_timestamps")
+        if times_ns is None or not len(times_ns):
+            continue
+        came_s = (times_ns - origin_ns) / 1e9
+        start.append((sent_ns - origin_ns) / 1e9)
+        first.append(float(came_s[0]))
+        last.append(float(came_s[-1]))
+        gaps += np.maximum(np.diff(came_s), 0.0).tolist()
+    sent_s, first_s, last_s = (np.array(values, np.float64) for values in (start, first, last))
+    shown = displayed(experiment.child("experiment"), "mode", "value")
+    return MeasuredRun(
+        name=name,
+        tool="GenAI-Perf, requests",
+        conditions={str(shown["mode"]): shown["value"]} if len(shown) == 2 else {},
+        latency_from="send",
+        arrival_s=sent_s,
+        ttft_s=np.maximum(first_s - sent_s, 0.0),
+        e2e_s=np.maximum(last_s - sent_s, 0.0),
+        gaps_s=np.array(gaps, np.float64) if gaps else None,
+        duration_s=float(last_s.max() - sent_s.min()) if start else None,
+        completed=len(start),
+        failed=len(experiment.children("requests")) - len(start),
+        notes=("the file counts no tokens: gaps are those between responses",),
+    )
 
 
 def _of_requests(documents: list[Fields], name: str, where: str) -> MeasuredRun:
@@ -137,18 +239,16 @@ def _of_summary(document: Fields, name: str) -> MeasuredRun:
     requests, errors = (
         _scalar(document, field) for field in ("request_count", "error_request_count")
     )
-    if requests is None:
-        document.fail("request_count", "an object with avg, how many requests succeeded")
     duration_s = _value(document.child("benchmark_duration"), _SECONDS, "avg")
     return MeasuredRun(
         name=name,
-        tool="AIPerf, summary",
+        tool="GenAI-Perf, summary" if requests is None else "AIPerf, summary",
         conditions=_conditions(document),
         latency_from="send",
         percentiles=LINEAR,
         summary=summary,
         duration_s=None if np.isnan(duration_s) else duration_s,
-        completed=int(requests),
+        completed=None if requests is None else int(requests),  # GenAI-Perf leaves it out
         failed=_failed(document) if errors is None else int(errors),
     )
 
@@ -193,6 +293,8 @@ def _conditions(document: Fields) -> dict[str, str | float]:
     config = document.first("input_config")
     load = Fields(_object(config, "loadgen"), document.where)
     models = _object(config, "endpoint").get("model_names")
+    if models is None and isinstance(config, dict):  # GenAI-Perf's place
+        models = config.get("model_names", config.get("model"))
     found = {
         "rate" if name == "request_rate" else name: value
         for name, value in displayed(load, "request_rate", "concurrency").items()

@@ -35,11 +35,12 @@ def bench_run(
     name: str | None,
     suffixes: Mapping[str, str],
     shown: Mapping[str, str],
+    is_printed: bool = False,
 ) -> MeasuredRun:
     """Read a run from such a file. Raises `TraceError`.
 
     ``suffixes`` maps each metric to the file's name for it, ``shown`` maps a field to the condition
-    it is shown as.
+    it is shown as. Of what is printed, only a part may have been kept.
     """
     conditions = {shown[field]: value for field, value in displayed(bench, *shown).items()}
     parts = [
@@ -55,15 +56,15 @@ def bench_run(
         percentiles=LINEAR,
         summary=_summary(bench, suffixes),
         duration_s=read_number(bench, "duration"),
-        completed=read_count(bench, "completed") or 0,
+        completed=read_count(bench, "completed"),
         failed=read_count(bench, "failed") or 0,
     )
     output_tokens = read_numbers(bench, "output_lens")
     if output_tokens is not None and "ttfts" in bench:
         return _with_requests(run, bench, output_tokens)
-    if "completed" not in bench:
+    if run.completed is None and not is_printed:
         bench.fail("completed", "how many requests succeeded")
-    if run.failed:
+    if run.completed is None or run.failed:
         return run  # the file does not say which latencies belong to failed requests
     return replace(run, e2e_s=read_numbers(bench, "latencies", run.completed))
 

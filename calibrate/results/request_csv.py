@@ -7,16 +7,20 @@
 - ``prompt_tokens``, ``output_tokens``: whole numbers;
 - ``error`` (empty for success), ``success`` (true or false): failed requests are left out.
 
-At least one latency is needed, or the times from which one is computed; missing columns are
-computed where possible. An empty cell is an unknown value. Other columns are ignored, and a note
-says so.
+Other well-known names of these are taken for them, and a note says so: ``timestamp`` (a date, or a
+number since 1970), ``completion_tokens``, ``time_to_first_token (ms)``, ``latency``. At least one
+latency is needed, or the times from which one is computed; missing columns are computed where
+possible. An empty cell is an unknown value. Other columns are ignored, and a note says so.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +28,8 @@ from calibrate.results.run import MeasuredRun, tpot_of
 from calibrate.results.values import printable, text_number
 from sim.arrays import Float64
 from sim.errors import TraceError, shown
+from workloads.readers.cells import time_parser
+from workloads.readers.columns import find_columns
 
 _STARTS, _ENDS = ("arrival_s", "send_s"), ("first_s", "finish_s")
 _TOKENS = ("prompt_tokens", "output_tokens")
@@ -31,6 +37,14 @@ _LATENCIES = ("ttft", "tpot", "e2e")
 _LATENCY_COLUMNS = tuple(f"{name}_{unit}" for name in _LATENCIES for unit in ("s", "ms"))
 _NUMBERS = (*_STARTS, *_ENDS, *_TOKENS, *_LATENCY_COLUMNS)
 _OUTCOMES = ("error", "success")
+_SPELLED = {
+    "ttft": "ttft timetofirsttoken firsttokenlatency firsttokentime",
+    "tpot": "tpot timeperoutputtoken meanitl",
+    "e2e": "e2e e2elatency e2el latency requestlatency responsetime duration totaltime elapsed "
+    "endtoendlatency totallatency",
+}
+_LATENCY_OF = {name: metric for metric, names in _SPELLED.items() for name in names.split()}
+_UNIT = re.compile(r"^(.+?)[_ (\[]+(s|ms|sec|secs|seconds|milliseconds)[)\]]?$", re.IGNORECASE)
 _SUCCESS = {"": True, "true": True, "1": True, "false": False, "0": False}
 
 Columns = dict[str, Float64]
@@ -38,7 +52,7 @@ Columns = dict[str, Float64]
 
 def looks_like_request_csv(header: str) -> bool:
     """Return whether a first line names a latency, or the times from which one is computed."""
-    names = set(_names(header.split(",")))
+    names = set(_known_names(_names(header.split(","))).values())
     has_times = bool(names & set(_STARTS)) and bool(names & set(_ENDS))
     return has_times or bool(names & set(_LATENCY_COLUMNS))
 
@@ -46,7 +60,8 @@ def looks_like_request_csv(header: str) -> bool:
 def read_request_csv(text: str, path: Path) -> list[MeasuredRun]:
     """Read the single run of a file. Raises `TraceError` naming file, line and column."""
     header = _header(text, path)
-    columns, failed = _columns(text, path, header)
+    known = _known_names(header)
+    columns, failed = _columns(text, path, header, known)
     start_name = next((name for name in _STARTS if name in columns), None)
     start_s = None if start_name is None else columns[start_name]
     ttft_s = _latency(columns, "ttft", "first_s", start_s)
@@ -55,7 +70,10 @@ def read_request_csv(text: str, path: Path) -> list[MeasuredRun]:
     if tpot_s is None and tokens is not None and ttft_s is not None and e2e_s is not None:
         tpot_s = tpot_of(ttft_s, e2e_s, tokens)
     notes = []
-    ignored = [name for name in header if name not in (*_NUMBERS, *_OUTCOMES)]
+    taken = [f"{name} as {other}" for name, other in known.items() if name != other]
+    if taken:
+        notes.append(f"columns taken: {printable(', '.join(taken))}")
+    ignored = [name for name in header if name not in known]
     if ignored:
         notes.append(f"columns ignored: {printable(', '.join(ignored))}")
     if start_name is None:
@@ -79,6 +97,27 @@ def read_request_csv(text: str, path: Path) -> list[MeasuredRun]:
     ]
 
 
+def _known_names(header: list[str]) -> dict[str, str]:
+    """Return by a file's column the name that it stands for; ours win over others'."""
+    known = {name: name for name in header if name in (*_NUMBERS, *_OUTCOMES)}
+    found = find_columns(header)
+    arrival = None if found is None else found.arrival
+    others = {} if found is None else {found.input: _TOKENS[0], found.output: _TOKENS[1]}
+    if arrival is not None and not set(_STARTS) & set(known):
+        others[arrival] = "arrival_s"
+    for name in header:
+        unit = _UNIT.match(name)
+        plain = re.sub(r"[^a-z0-9]", "", (name if unit is None else unit[1]).lower())
+        if plain in _LATENCY_OF:
+            is_ms = unit is not None and unit[2].lower().startswith("m")
+            others.setdefault(name, f"{_LATENCY_OF[plain]}_{'ms' if is_ms else 's'}")
+    for name, other in others.items():
+        metric = other.rpartition("_")[0]
+        if name not in known and not {other, f"{metric}_s", f"{metric}_ms"} & set(known.values()):
+            known[name] = other
+    return known
+
+
 def _names(cells: list[str]) -> list[str]:
     return [cell.strip(' "\r\n\t') for cell in cells]
 
@@ -98,10 +137,13 @@ def _header(text: str, path: Path) -> list[str]:
     return header
 
 
-def _columns(text: str, path: Path, header: list[str]) -> tuple[Columns, int]:
+def _columns(
+    text: str, path: Path, header: list[str], known: dict[str, str]
+) -> tuple[Columns, int]:
     """Return the columns of the successful requests, in seconds and tokens, and the number of
     failed ones."""
-    found: dict[str, list[float]] = {name: [] for name in header if name in _NUMBERS}
+    found: dict[str, list[float]] = {name: [] for name in header if known.get(name) in _NUMBERS}
+    moments: dict[str, Callable[[Any], int]] = {}
     reader = csv.reader(io.StringIO(text, newline=""))
     failed = 0
     try:
@@ -122,21 +164,39 @@ def _columns(text: str, path: Path, header: list[str]) -> tuple[Columns, int]:
                 failed += 1
                 continue
             for name, values in found.items():
-                values.append(_cell(where, name, cells[name]))
+                if known[name] != name and known[name] == "arrival_s":
+                    values.append(_moment_s(where, name, cells[name], moments))
+                else:
+                    values.append(_cell(where, name, known[name], cells[name]))
     except csv.Error as error:
         raise TraceError(f"{path}, line {reader.line_num}: {error}") from None
     if not failed and not next(iter(found.values())):
         raise TraceError(f"{path}: no rows after the header; expected a request a row")
-    return {name: np.array(values, np.float64) for name, values in found.items()}, failed
+    arrays = {known[name]: np.array(values, np.float64) for name, values in found.items()}
+    return arrays, failed
 
 
-def _cell(where: str, name: str, text: str) -> float:
+def _moment_s(where: str, name: str, text: str, moments: dict[str, Callable[[Any], int]]) -> float:
+    """Return seconds of a time in any form, since the first one, which decides the form."""
+    if not text:
+        return float("nan")
+    try:
+        if name not in moments:
+            parse, _ = time_parser(text, name, None)
+            first_ns = parse(text)
+            moments[name] = lambda text: parse(text) - first_ns
+        return moments[name](text) / 1e9
+    except (ValueError, OverflowError):
+        raise TraceError(f"{where}: {name} is {shown(text)}; expected a time") from None
+
+
+def _cell(where: str, written: str, name: str, text: str) -> float:
     if not text:
         return float("nan")
     value = text_number(text)
     kind = "whole number" if name in _TOKENS else "number"
     if value is None or (name in _TOKENS and not value.is_integer()):
-        raise TraceError(f"{where}: {name} is {shown(text)}; expected a {kind}, 0 or more")
+        raise TraceError(f"{where}: {written} is {shown(text)}; expected a {kind}, 0 or more")
     return value / 1e3 if name.endswith("_ms") else value
 
 

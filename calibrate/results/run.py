@@ -29,8 +29,8 @@ _SHORTEST_S = 1e-6
 
 
 class Measured(NamedTuple):
-    """A statistic in seconds or per second, the number of values behind it, and whether the tool
-    computed it."""
+    """A statistic in seconds or per second, the number of values behind it (0: not known), and
+    whether the tool computed it."""
 
     value: float
     over: int
@@ -66,14 +66,15 @@ class MeasuredRun:
     second, and the means of ``prompt_tokens`` and ``output_tokens`` in tokens."""
     duration_s: float | None = None
     """Seconds from the first send to the last answer."""
-    completed: int
+    completed: int | None
+    """Requests that succeeded; None: the tool does not say how many."""
     failed: int = 0
     notes: tuple[str, ...] = ()
     """Notes that a reader of a comparison should know, in plain words."""
 
     def measured(self, metric: str) -> dict[str, Measured]:
         """Return the known statistics of one of LATENCIES or RATES, by name."""
-        if not self.completed:
+        if self.completed == 0:
             return {}
         if metric in RATES:
             rate = self._rate(metric)
@@ -84,7 +85,7 @@ class MeasuredRun:
             found = statistics(values)
             return {s: Measured(v, count, False) for s in STATISTICS if (v := found[s]) is not None}
         return {
-            statistic: Measured(self.summary[metric, statistic], self.completed, True)
+            statistic: Measured(self.summary[metric, statistic], self.completed or 0, True)
             for statistic in STATISTICS
             if (metric, statistic) in self.summary
         }
@@ -99,8 +100,8 @@ class MeasuredRun:
 
     def _rate(self, metric: str) -> Measured | None:
         if (metric, "value") in self.summary:
-            return Measured(self.summary[metric, "value"], self.completed, True)
-        if self.duration_s is None or self.duration_s < _SHORTEST_S:
+            return Measured(self.summary[metric, "value"], self.completed or 0, True)
+        if self.duration_s is None or self.duration_s < _SHORTEST_S or self.completed is None:
             return None
         amount = float(self.completed)
         if metric == "output_throughput":

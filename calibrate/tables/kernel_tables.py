@@ -17,7 +17,7 @@ from calibrate.tables.cpu_target import cpu_target, is_cpu, write_target
 from calibrate.tables.kernel_holdout import held_out_error
 from calibrate.tables.kernel_lines import KernelLines, Timing, clock_shares
 from calibrate.tables.link_fit import fit_links
-from costmodels.hardware.gpus import GPU_FILE, GpuSpec, gpu_names, gpu_of_device, load_gpu
+from costmodels.hardware.gpus import GPU_FILE, GpuSpec, gpu_names, load_gpu
 from costmodels.tables.kinds import COLLECTIVES, KINDS, Precision, TableKind
 from costmodels.tables.store import save_table
 from costmodels.tables.table import OperatorTable, TableMeta, operator_table
@@ -49,7 +49,7 @@ def target_of(lines: KernelLines, name: str | None) -> GpuSpec:
     if is_cpu(lines):
         return cpu_target(lines)
     try:
-        return gpu_of_device(devices[0])
+        return load_gpu(devices[0])
     except ScenarioError as error:
         raise ScenarioError(
             f"device {devices[0]!r} is no GPU of gpus.yaml ({error}); name it with --gpu NAME, or "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from costmodels.datafile import find_name, read_data, read_yaml_object
+from costmodels.datafile import read_yaml_object
 from costmodels.fields import COUNT, POSITIVE, TEXT, Fields
+from costmodels.hardware.gpu_names import find_gpu, gpu_rows
 from sim.errors import ScenarioError
 from sim.evidence import LABELS, Evidence, Source
 
@@ -30,6 +30,7 @@ _NUMBERS = (
 )
 _NEEDED = ("bf16_flop_per_s", "hbm_bytes", "hbm_bytes_per_s")
 _OPTIONAL = ("int4_op_per_s", "network_bytes_per_s", "fabric_gpus")
+_NODE_GPUS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class GpuSpec:
     """Streaming multiprocessors (compute units), over which attention is spread."""
     network_bytes_per_s: float | None = None
     """Bandwidth between fabric domains, per device and direction; None: not known."""
-    fabric_gpus: int = 8
+    fabric_gpus: int = _NODE_GPUS
     """Devices per fabric domain: a node, or a rack if NVLink spans it."""
     confidence: str = ""
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
@@ -77,53 +78,42 @@ class GpuSpec:
 
 def gpu_names() -> list[str]:
     """Return the names of the built-in devices."""
-    return list(read_data("hardware/gpus.yaml")["gpus"])
+    return list(gpu_rows())
 
 
 def load_gpu(name: str) -> GpuSpec:
-    """Return a built-in device by name or alias, case ignored (``H200-SXM``, ``h200``), or a
-    file's.
+    """Return a built-in device by a name that `find_gpu` knows (``H200-SXM``, ``NVIDIA H200``,
+    ``p5en.48xlarge``), or a file's.
 
     Raises `ScenarioError` for an unknown name, with near matches, and for a file (.yaml) that does
     not describe a device, naming the field.
     """
     if name.endswith((".yaml", ".yml")):
         return _load_file(Path(name))
-    rows = read_data("hardware/gpus.yaml")["gpus"]
-    spellings: dict[str, str] = {}
-    for canonical, row in rows.items():
-        for spelling in (canonical, *row.get("aliases", ())):
-            spellings[spelling] = canonical
-    canonical = find_name("GPU", name, spellings)
-    row = rows[canonical]
+    found = find_gpu(name)
+    gpu = _built_in(found.name)
+    if found.gpus_per_node is None:
+        return gpu
+    # A rack that NVLink spans holds several nodes.
+    domain = gpu.fabric_gpus if gpu.fabric_gpus > _NODE_GPUS else found.gpus_per_node
+    network = found.network_bytes_per_s or gpu.network_bytes_per_s
+    return replace(gpu, fabric_gpus=domain, network_bytes_per_s=network)
+
+
+def _built_in(name: str) -> GpuSpec:
+    row = gpu_rows()[name]
     exceptions = row.get("but", {})
     evidence = {}
     for number in (*_NUMBERS, *_OPTIONAL):
         found = exceptions.get(number, row)
         evidence[number] = Evidence(label=found["evidence"], source=found["source"])
     return GpuSpec(
-        name=canonical,
+        name=name,
         confidence=row["confidence"],
         evidence=evidence,
         **{number: row[number] for number in _NUMBERS},
         **{number: row[number] for number in _OPTIONAL if number in row},
     )
-
-
-def gpu_of_device(device: str) -> GpuSpec:
-    """Return the built-in device that a driver names, e.g. ``NVIDIA A100-SXM4-80GB``.
-
-    Raises `ScenarioError` if there is none, with near matches.
-    """
-    words = [w for w in device.split() if w not in ("NVIDIA", "Tesla", "GeForce")]
-    plain = re.sub(r"SXM\d", "SXM", "-".join(words)).casefold()
-    known = {name.casefold(): name for name in gpu_names()}
-    # "H100 80GB HBM3" is the SXM module; "H100 PCIe" and "H100 NVL" are other devices.
-    guesses = [plain, f"{plain}-sxm"]
-    if not re.search(r"pcie|nvl", plain):
-        guesses.append(f"{plain.split('-')[0]}-sxm")
-        guesses += sorted((name for name in known if plain.startswith(f"{name}-")), key=len)[-1:]
-    return load_gpu(next((known[guess] for guess in guesses if guess in known), plain))
 
 
 def _load_file(path: Path) -> GpuSpec:

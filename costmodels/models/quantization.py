@@ -7,7 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from costmodels.datafile import find_name, read_data
-from costmodels.formats import BF16_PEAK, load_format
+from costmodels.formats import BF16_PEAK, ModelPrecision, load_format
 from costmodels.hardware.gemm_paths import cache_path, format_path
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.hardware.kernel_curves import core_instructions_per_s
@@ -84,6 +84,12 @@ def quantize(
     for methods that cannot be combined, and if the device or the model has no such kernels.
     """
     precision, notes = model.precision, list[str]()
+    if weights and _is_stored_so(model, load_method(weights)):
+        notes.append(
+            f"the checkpoint is in {model.linear_dtype} already: engine.quantization {weights} "
+            "leaves it as it is"
+        )
+        weights = None
     chosen = [load_method(weights)] if weights else []
     if weights:
         method = chosen[0]
@@ -96,6 +102,8 @@ def quantize(
         precision = replace(precision.with_matrices(stored), activations=None)
         if method.kv:
             cache_dtype = _own_cache(method, cache_dtype, notes)
+    else:
+        precision = _checkpoint_on_device(model, gpu, notes)
     if cache_dtype != AUTO:
         cache = load_method(cache_dtype, "cache")
         chosen += [] if weights and chosen[0].kv else [cache]
@@ -129,6 +137,37 @@ def _on_device(method: Method, gpu: GpuSpec, notes: list[str]) -> str:
         )
     notes.append(f"{gpu.name} has no {unit} unit: {method.name} is {method.fallback_text}")
     return method.fallback
+
+
+def _is_stored_so(model: ModelSpec, method: Method) -> bool:
+    """Return whether some of the checkpoint's matrices are in formats of the method's kind: then
+    engines read what the checkpoint says of each."""
+    precision = model.precision
+    stored = {precision.attention, precision.ffn}
+    stored |= {precision.experts} if model.num_experts else set()
+    kind = method.weights.partition("_")[0]
+    return not method.kv and any(name.partition("_")[0] == kind for name in stored)
+
+
+def _checkpoint_on_device(model: ModelSpec, gpu: GpuSpec, notes: list[str]) -> ModelPrecision:
+    """Return the checkpoint's formats; those without a unit on this device fall back as their
+    method does, with a note."""
+    precision = model.precision
+    methods = {m.weights: m for m in map(load_method, method_names()) if m.fallback}
+    for part in ("attention", "ffn", "experts"):
+        stored = getattr(precision, part)
+        unit = precision.matrix(stored)[1].peak
+        if stored not in methods or getattr(gpu, unit) is not None:
+            continue
+        method = methods[stored]
+        note = (
+            f"{gpu.name} has no {unit.partition('_')[0]} unit: the checkpoint's {stored} is "
+            f"{method.fallback_text}"
+        )
+        if note not in notes and (part != "experts" or model.num_experts):
+            notes.append(note)
+        precision = replace(precision, activations=None, **{part: method.fallback})
+    return precision
 
 
 def _own_cache(method: Method, cache_dtype: str, notes: list[str]) -> str:

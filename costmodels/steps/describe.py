@@ -273,6 +273,38 @@ def first_step(by_account: Mapping[str, Array]) -> dict[str, float]:
     return {account: float(seconds[0]) for account, seconds in by_account.items()}
 
 
+class PeakSeconds(NamedTuple):
+    """Seconds of ``n`` steps on one rank; arrays are ``[n]``."""
+
+    arithmetic_s: Array
+    """What their FLOPs would take at the device's peak for each operator's numbers."""
+    memory_s: Array
+    """What their bytes would take at the device memory's peak bandwidth."""
+
+
+def peak_seconds(
+    prices: StepPrices, kernels: KernelTimes, columns: Mapping[str, Array]
+) -> PeakSeconds:
+    """Return the work of ``n`` steps as seconds at the peaks; columns as `StepPrices.of_steps`
+    takes them."""
+    found, layout, gpu = list(prices.of_steps(columns)), kernels.shard.layout, kernels.gpu
+    sized = [one.kernel.at(one.places[0]) for one in found if one.kernel is not None]
+    decodes = decode_operators(kernels.shard, prices.attention.decode_sums(columns))
+    prefills = prefill_operators(kernels.shard, prices.attention.prefill_sums(columns))
+    parts = [
+        *((one.operator, 1, 1) for one in sized),
+        *((one, layout.prefill_context_parallel_size, layout.context_ranks) for one in decodes),
+        *((one, 1, 1) for one in prefills),
+    ]
+    arithmetic_s, memory_s = np.zeros((2, len(columns["decode_seqs"])))
+    for op, by_queries, by_contexts in parts:
+        peak = getattr(gpu, op.peak) or gpu.bf16_flop_per_s
+        arithmetic_s += op.calls * op.flops / by_queries / peak
+        moved = op.weight_bytes + op.state_bytes / by_contexts + op.activation_bytes
+        memory_s += op.calls * moved / gpu.hbm_bytes_per_s
+    return PeakSeconds(arithmetic_s, memory_s)
+
+
 def step_columns(shape: StepShape, clips: tuple[Clip, ...]) -> dict[str, Array]:
     """Return the columns of `sim.shape.shape_columns` of one step, without what it verifies."""
     names = shape_columns(clips, shares_prefixes=bool(shape.shared), adapters=bool(shape.adapters))

@@ -11,6 +11,7 @@ from reports.numbers import (
     share_text,
     significant,
     target,
+    target_label,
     whole_percent,
 )
 
@@ -126,8 +127,10 @@ def _replicas(count: int) -> str:
 
 def targets_text(content: Content) -> str:
     """Write the latency targets: ``TTFT ≤ 500 ms, TPOT ≤ 20 ms``."""
-    targets = content["question"]["targets"]
-    return ", ".join(f"{LATENCY_LABELS[name]} ≤ {target(value)}" for name, value in targets.items())
+    targets, itl_of = content["question"]["targets"], content["question"].get("itl_of")
+    return ", ".join(
+        f"{target_label(name, itl_of)} ≤ {target(value)}" for name, value in targets.items()
+    )
 
 
 def amount(content: Content, level: float) -> str:

@@ -260,7 +260,7 @@ def _state(content: Content) -> list[Fact]:
         return []
     seqs, tokens = conditions["max_num_seqs"], conditions["max_num_batched_tokens"]
     facts = [
-        Fact("GPU busy", percent(state["gpu_busy"])),
+        Fact("GPU busy in time", percent(state["gpu_busy"])),
         Fact(
             "KV cache",
             percent(state["kv_occupancy"]),

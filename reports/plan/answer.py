@@ -13,6 +13,7 @@ from reports.numbers import (
     share_text,
     significant,
     target,
+    target_label,
     whole_percent,
 )
 
@@ -221,6 +222,9 @@ def usd(value: float) -> str:
 def target_name(row: Mapping[str, Any]) -> str:
     """Name a target: ``TTFT p99``, or ``chat TTFT p99`` for a class."""
     of = f"{row['of_class']} " if row["of_class"] else ""
+    if row["metric"] == "itl":
+        label = target_label("itl", row.get("itl_of"))
+        return f"{of}{label}, in {row['share'] * 100:g}% of requests,"
     return f"{of}{LATENCY_LABELS[row['metric']]} p{row['share'] * 100:g}"
 
 

@@ -24,6 +24,7 @@ from reports.numbers import (
     percent,
     significant,
     target,
+    target_label,
     whole_percent,
 )
 
@@ -54,7 +55,8 @@ def verdict(summary: Summary) -> Verdict:
     targets = slo_targets(summary)
 
     of_classes = has_class_targets(summary)
-    slo = "the SLO of their class" if of_classes else f"the SLO ({_targets_text(targets)})"
+    itl_of = section(summary, "conditions", "slo").get("itl_of")
+    slo = "the SLO of their class" if of_classes else f"the SLO ({_targets_text(targets, itl_of)})"
 
     tone: Tone = ""
     if arrived == 0:
@@ -186,9 +188,9 @@ def conditions_text(summary: Summary) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _targets_text(targets: dict[str, float]) -> str:
+def _targets_text(targets: dict[str, float], itl_of: Any) -> str:
     return ", ".join(
-        f"{LATENCY_LABELS[name]} ≤ {target(target_s)}" for name, target_s in targets.items()
+        f"{target_label(name, itl_of)} ≤ {target(target_s)}" for name, target_s in targets.items()
     )
 
 

@@ -32,7 +32,7 @@ _MOST_ROWS = 16
 _ENGINE_COLUMNS = {
     "requests": Column("Requests", "number"),
     "good": Column("Met the SLO", "number"),
-    "busy": Column("GPU busy", "number"),
+    "busy": Column("GPU busy in time", "number"),
     "running": Column("mean", "number", group="Running"),
     "most_running": Column("most", "number", group="Running"),
     "waiting": Column("mean", "number", group="Waiting"),

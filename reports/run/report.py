@@ -12,7 +12,6 @@ from reports.document import (
     Facts,
     Figure,
     Report,
-    Row,
     Section,
     Table,
     Text,
@@ -38,6 +37,7 @@ from reports.folder import read_requests, read_scenario, read_steps, read_summar
 from reports.numbers import (
     LATENCY_LABELS,
     MISSING,
+    UTILIZATION_LABELS,
     condition_text,
     duration,
     humanised,
@@ -188,7 +188,7 @@ def _latency_note(table: Table, summary: Summary) -> str:
 
 def _load(summary: Summary, files: RunFiles | None) -> Section:
     tables = gauge_tables(summary)
-    gauges = [Facts([_gauge(row) for row in table.rows]) for table in tables]
+    gauges = [Facts(_gauges(table)) for table in tables]
     blocks: list[Block] = [
         Beside([facts for facts in gauges if facts.rows]),
         *tables,
@@ -206,9 +206,19 @@ def _load(summary: Summary, files: RunFiles | None) -> Section:
     return Section("load", "Throughput and utilisation", blocks)
 
 
-def _gauge(row: Row) -> Fact:
-    label, value, maximum, unit = (cell(one).text for one in row[:4])
-    return Fact(label, value, f"max {maximum}" if maximum else unit, cell(row[1]).note)
+def _gauges(table: Table) -> list[Fact]:
+    """Return the rows as facts: the two peaks on one line, hits as a share alone."""
+    rows = {cell(row[0]).text: row for row in table.rows}
+    bandwidth = rows.pop(UTILIZATION_LABELS["bandwidth_in_use"], None)
+    rows.pop(UTILIZATION_LABELS["cache_hit_tokens"], None)
+    facts = []
+    for label, row in rows.items():
+        value, maximum, unit = (cell(one).text for one in row[1:4])
+        beside = f"max {maximum}" if maximum else unit
+        if label == UTILIZATION_LABELS["arithmetic_in_use"] and bandwidth is not None:
+            beside = f"bandwidth {cell(bandwidth[1]).text}"
+        facts.append(Fact(label, value, beside, cell(row[1]).note))
+    return facts
 
 
 def _tiers(summary: Summary) -> Section:

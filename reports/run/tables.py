@@ -33,6 +33,7 @@ from reports.numbers import (
     spread_note,
     spreads,
     target,
+    target_label,
     unit_text,
     whole_percent,
 )
@@ -53,7 +54,7 @@ def slo_table(summary: Summary) -> Table:
     by_name = figures_by_name(summary)
     rows = [
         (
-            LATENCY_LABELS[name],
+            target_label(name, section(summary, "conditions", "slo").get("itl_of")),
             f"≤ {target(target_s)}",
             percent(met[name]) if is_number(met.get(name)) else MISSING,
             duration(value_of(summary, name, "p99")),

@@ -109,7 +109,7 @@ def best_note(content: Content, points: pd.DataFrame) -> str:
 
 
 def _slo_text(content: Content) -> str:
-    names = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
+    names = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E"}
     aims = [
         f"{names[name]} ≤ {target(value)}"
         for name, value in content["slo"].items()

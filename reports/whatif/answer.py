@@ -13,10 +13,31 @@ from reports.whatif.words import (
     change_text,
     in_a_sentence,
     ran,
+    settings_text,
     spelled,
     spelled_pair,
     told_apart,
 )
+
+_CLOSE = 0.1
+"""Share of a figure up to which a product that is no different from it is called the same."""
+_PREFIX_CACHING = "kv.enable_prefix_caching"
+
+
+def nothing_sentence(content: Content) -> str:
+    """Say which changes are so already, and which are about prefixes that no requests share."""
+    said = []
+    for variant in ran(content):
+        if variant["changes_nothing"]:
+            said.append(f"{variant['name']} is so already ({settings_text(variant)}).")
+    about = [variant["name"] for variant in ran(content) if _PREFIX_CACHING in variant["settings"]]
+    if about and not content["baseline"].get("shares_prefixes", True):
+        said.append(
+            "These requests share no prefixes, so nothing can be hit, whether caching is on or "
+            "off: describe what yours share (workload.generator.system_prompts, documents or "
+            "sessions), or give a trace with prefix ids."
+        )
+    return " ".join(said)
 
 
 def heading(content: Content) -> str:
@@ -96,6 +117,13 @@ def together_sentence(content: Content) -> str:
     product, _ = spelled_pair(row["product"], base, figure)
     whole, _ = spelled_pair(row["product"] + row["delta"], base, figure)
     verdict = together_verdict(row, figure)
+    if is_number(row.get("most")):
+        most, _ = spelled_pair(row["most"], base, figure)
+        return (
+            f"If effects multiplied, {listed(together['of'])} would together bring "
+            f"{in_a_sentence(key)} to {product}, more than the {most} that arrive: their gains "
+            f"overlap. Simulated, it is {whole}."
+        )
     return (
         f"If effects multiplied, {listed(together['of'])} would together bring "
         f"{in_a_sentence(key)} to {product}; simulated, it is {whole}: {verdict}."
@@ -180,6 +208,11 @@ def _none_is_better(content: Content, figure: dict[str, Any]) -> str:
 
 def together_verdict(row: dict[str, Any], figure: dict[str, Any]) -> str:
     """Compare all changes together with the product of the single ones, in a few words."""
+    if is_number(row.get("most")):
+        return "more than arrive: the gains overlap"
+    whole = abs(row["product"] + row["delta"])
+    if row["holds_zero"] and abs(row["delta"]) > _CLOSE * whole:
+        return "the interval is too wide to tell it from the product"
     if row["delta"] == 0 or row["holds_zero"]:
         return "the product, within the interval"
     if change_text(row, figure).startswith("0.0"):

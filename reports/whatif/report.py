@@ -35,6 +35,7 @@ from reports.whatif.answer import (
     heading,
     headline,
     method_text,
+    nothing_sentence,
     per_gpu_sentence,
     slo_sentence,
     together_sentence,
@@ -48,7 +49,6 @@ from reports.whatif.tables import (
     account_table,
     condition_table,
     figure_table,
-    settings_text,
     warning_texts,
 )
 from reports.whatif.words import (
@@ -56,6 +56,7 @@ from reports.whatif.words import (
     change_text,
     label_of,
     ran,
+    settings_text,
     spelled,
 )
 from sim.errors import ScenarioError
@@ -130,6 +131,7 @@ def whatif_report(content: Content, scenarios: Mapping[str, str] | None = None) 
         heading=heading(content),
         headline=headline(content),
         sentences=[
+            nothing_sentence(content),
             slo_sentence(content),
             per_gpu_sentence(content),
             together_sentence(content),

@@ -14,6 +14,7 @@ from reports.whatif.words import (
     change_text,
     label_of,
     ran,
+    settings_text,
     tone_of,
     unit_of,
     value_text,
@@ -174,7 +175,7 @@ def warning_texts(content: Content) -> list[str | Cell]:
     replications = content["method"]["replications"]
     base = _by_code(content["baseline"], replications)
     texts: list[str | Cell] = [
-        f"{variant['name']}: changes nothing; {settings_text(variant)} was so."
+        f"{variant['name']}: changes nothing; {settings_text(variant)} is so already."
         for variant in ran(content)
         if variant["changes_nothing"]
     ]
@@ -229,17 +230,6 @@ def _condition(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else MISSING if value is None else str(value)
-
-
-def settings_text(variant: Variant) -> str:
-    """Write what a variant changes: ``engine.tensor_parallel_size=2, kv.cache_dtype=fp8``."""
-    return ", ".join(f"{key}={_setting(value)}" for key, value in variant["settings"].items())
-
-
-def _setting(value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    return str(value)
 
 
 def _variant_columns(variants: list[Variant]) -> list[Column]:

@@ -27,7 +27,7 @@ LABELS = {
     "availability": "Availability",
     "request_throughput": "Requests",
     "output_throughput": "Output",
-    "gpu_busy": "GPU busy",
+    "gpu_busy": "GPU busy in time",
     "kv_occupancy.mean": "KV occupancy",
     "preemptions": "Preemptions",
     "saturation": "Saturation",
@@ -146,3 +146,14 @@ def _in_hundredths(value: float, half: float | None, sign: str) -> str:
     if not half:
         return text
     return f"{text} ±{half:,.{decimals}f}" if half >= 0.05 else f"{text} ±<0.1"
+
+
+def settings_text(variant: Variant) -> str:
+    """Write what a variant changes: ``engine.tensor_parallel_size=2, kv.cache_dtype=fp8``."""
+    return ", ".join(f"{key}={_setting(value)}" for key, value in variant["settings"].items())
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value)

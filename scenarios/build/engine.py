@@ -118,7 +118,7 @@ def _max_model_len(replica: Replica) -> int:
     if asked > positions:
         raise ScenarioError(
             f"engine.max_model_len {asked:,} is beyond the {positions:,} positions of "
-            f"{replica.model.name}"
+            f"{replica.model.name}; if its rope is scaled, give engine.max_position_embeddings"
         )
     if asked > room:
         raise ScenarioError(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from costmodels.engines.api_server import ApiServerCosts
 from costmodels.engines.calibration import load_api_server, load_constants
 from costmodels.engines.profile import EngineProfile, capture_up_to, in_cudagraph_mode, scale_host
 from costmodels.formats import format_names
+from costmodels.hardware.gpu_names import gpu_note
 from costmodels.hardware.gpus import GIB, GpuSpec, load_gpu
 from costmodels.models import kv_policies
 from costmodels.models.catalog import load_model
@@ -67,9 +70,15 @@ def resolve(
         max_num_seqs=seqs,
         offload=offload_of(scenario, gpu),
         methods=methods,
-        notes=(*model.notes, *notes, *host_notes(options)),
+        notes=(*model.notes, *_name_notes(scenario), *notes, *host_notes(options)),
         added=features.added(scenario, model, gpu, layout),
     )
+
+
+def _name_notes(scenario: Scenario) -> tuple[str, ...]:
+    """Return what was made of a name of the GPU that says more than the device."""
+    note = gpu_note(scenario.hardware.gpu)
+    return () if note is None else (note,)
 
 
 def _api_server(options: EngineOptions) -> ApiServerCosts | None:
@@ -83,8 +92,12 @@ def _served(
 ) -> tuple[ModelSpec, tuple[str, ...]]:
     """Return the model as it is served, by quantization methods or in bare formats, and notes."""
     (method, cache), (linear, kv) = methods, formats
+    spec = in_dtype(load_model(scenario.model), scenario.engine.dtype)
+    positions = scenario.engine.max_position_embeddings
+    if positions is not None:  # neither work nor memory depends on how rope is scaled
+        spec = replace(spec, max_position_embeddings=positions)
     model, notes = quantize(
-        in_dtype(load_model(scenario.model), scenario.engine.dtype),
+        spec,
         gpu,
         weights=method,
         cache_dtype=cache or AUTO,

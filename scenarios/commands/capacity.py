@@ -22,7 +22,8 @@ from scenarios.commands.options import (
 
 
 @takes_flags(
-    "model gpu tp replicas trace preset input_tokens output_tokens slo_ttft slo_tpot slo_e2e seed"
+    "model gpu tp replicas trace columns preset input_tokens output_tokens slo_ttft slo_tpot "
+    "slo_e2e slo_itl seed"
 )
 def capacity(
     scenario: ScenarioFile = None,

@@ -24,8 +24,8 @@ def compare(
     measured_format: Annotated[
         str | None,
         typer.Option(
-            help="vllm-bench, guidellm, aiperf, sglang-bench, vllm-prometheus or csv. Default: "
-            "recognised."
+            help="vllm-bench, sglang-bench, printed, guidellm, aiperf, inference-perf, locust, "
+            "prometheus, engine-log, csv ... Default: recognised."
         ),
     ] = None,
     run_name: Annotated[

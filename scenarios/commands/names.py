@@ -68,6 +68,9 @@ def schema(
 
 
 def _print_models() -> None:
+    from costmodels.models.catalog import model_names
+    from costmodels.models.published import checkpoints
+
     for row in model_rows():
         size = f"{row['total_params'] / 1e9:.1f}B"
         if row["active_params"] < row["total_params"]:
@@ -76,6 +79,11 @@ def _print_models() -> None:
         if row["fixed_state_bytes_per_sequence"]:
             line += f" + {row['fixed_state_bytes_per_sequence'] / 1e6:,.1f} MB/sequence"
         print(line)
+    further = len(checkpoints()) - len(model_names())
+    print(
+        f"\n{further} further checkpoints are known by their Hugging Face id; quantized variants "
+        "and fine-tunes of all by what their names say."
+    )
 
 
 def _print_gpus() -> None:

@@ -62,6 +62,12 @@ _FLAGS: dict[str, Any] = {
     ],
     "replicas": Annotated[int | None, typer.Option(help="Replicas behind the router.")],
     "trace": Annotated[Path | None, typer.Option(help="Trace file to replay.")],
+    "columns": Annotated[
+        str | None,
+        typer.Option(
+            help="Columns of a trace of your own: arrival=time,input=prompt_tokens,output=..."
+        ),
+    ],
     "preset": Annotated[str | None, typer.Option(help="Workload preset.")],
     "rate": Annotated[float | None, typer.Option(help="Mean arrival rate, requests/s.")],
     "concurrency": Annotated[
@@ -76,6 +82,10 @@ _FLAGS: dict[str, Any] = {
     "slo_ttft": Annotated[float | None, typer.Option(help="TTFT target, s.")],
     "slo_tpot": Annotated[float | None, typer.Option(help="TPOT target, s.")],
     "slo_e2e": Annotated[float | None, typer.Option(help="E2E target, s.")],
+    "slo_itl": Annotated[
+        float | None,
+        typer.Option(help="Target of a request's p99 gap between tokens, s; others by slo.itl_of."),
+    ],
     "seed": Annotated[int | None, typer.Option(help="Seed of everything random.")],
 }
 """The options that stand for a scenario's fields, as `scenarios.files.flags` knows them."""

@@ -22,8 +22,8 @@ scenario_app = typer.Typer(
 
 @scenario_app.command("init")
 @takes_flags(
-    "model gpu tp replicas trace preset rate concurrency input_tokens output_tokens num_requests "
-    "slo_ttft slo_tpot slo_e2e seed"
+    "model gpu tp replicas trace columns preset rate concurrency input_tokens output_tokens "
+    "num_requests slo_ttft slo_tpot slo_e2e slo_itl seed"
 )
 def init(
     file: NewFile = None,
@@ -58,8 +58,8 @@ def _from_engine(engine: str, about: str) -> None:
 
     @scenario_app.command(f"from-{engine}", help=about)
     @takes_flags(
-        "model gpu trace preset rate concurrency input_tokens output_tokens num_requests slo_ttft "
-        "slo_tpot slo_e2e"
+        "model gpu trace columns preset rate concurrency input_tokens output_tokens num_requests "
+        "slo_ttft slo_tpot slo_e2e slo_itl"
     )
     def from_command(
         command: Annotated[
@@ -95,7 +95,14 @@ def _from_engine(engine: str, about: str) -> None:
             verbose=verbose,
             out=out,
         )
-        _print_or_write(reading.text, out, "simulate", force=force, report=reading.report)
+        _print_or_write(
+            reading.text,
+            out,
+            "simulate",
+            force=force,
+            report=reading.report,
+            runs=reading.problem is None,
+        )
 
 
 _from_engine(
@@ -115,9 +122,15 @@ _from_engine(
 
 
 def _print_or_write(
-    text: str, path: Path | None, command: str, *, force: bool, report: str = ""
+    text: str,
+    path: Path | None,
+    command: str,
+    *,
+    force: bool,
+    report: str = "",
+    runs: bool = True,
 ) -> None:
-    """Print a file's text, or write it to ``path`` and say which command runs it.
+    """Print a file's text, or write it to ``path`` and say which command runs it, if it ``runs``.
 
     ``report`` goes where the text does not. Raises `ScenarioError` for a file that exists already,
     unless ``force`` is given.
@@ -138,4 +151,5 @@ def _print_or_write(
         raise ScenarioError(f"{path}: cannot be written: {error.strerror}") from None
     if report:
         typer.echo(report)
-    typer.echo(f"wrote {path}; run it with: fleetcast {command} {path}")
+    then = f"run it with: fleetcast {command} {path}" if runs else "it cannot run yet, see above"
+    typer.echo(f"wrote {path}; {then}")

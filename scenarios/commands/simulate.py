@@ -20,8 +20,8 @@ from scenarios.commands.options import (
 
 
 @takes_flags(
-    "model gpu tp replicas trace preset rate concurrency users input_tokens output_tokens "
-    "num_requests slo_ttft slo_tpot slo_e2e seed"
+    "model gpu tp replicas trace columns preset rate concurrency users input_tokens output_tokens "
+    "num_requests slo_ttft slo_tpot slo_e2e slo_itl seed"
 )
 def simulate(
     scenario: ScenarioFile = None,

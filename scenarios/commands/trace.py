@@ -26,6 +26,10 @@ def inspect_trace(
     trace_format: Annotated[
         str | None, typer.Option(help="Its format. Default: recognised from the content.")
     ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Columns of your own: arrival=time,input=prompt_tokens,output=..."),
+    ] = None,
     subset: Annotated[
         str | None, typer.Option(help="Which service's clients, where a file holds several.")
     ] = None,
@@ -69,6 +73,7 @@ def inspect_trace(
     recording = read_trace(
         file,
         trace_format=trace_format,
+        columns=columns,
         subset=subset,
         block_tokens=block_tokens,
         skip_bad_rows=skip_bad_rows,

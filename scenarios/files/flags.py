@@ -11,6 +11,7 @@ from scenarios.files.scenario_file import read_scenario_file
 from scenarios.files.yaml_text import Places
 from scenarios.schema import Scenario
 from sim.errors import ScenarioError
+from workloads.readers.columns import parse_columns
 
 _FIELDS = {
     "--model": "model",
@@ -22,6 +23,7 @@ _FIELDS = {
     "--all2all-backend": "engine.all2all_backend",
     "--replicas": "pool.replicas",
     "--trace": "workload.trace.path",
+    "--columns": "workload.trace.columns",
     "--preset": "workload.preset",
     "--input-tokens": "workload.generator.input_tokens",
     "--output-tokens": "workload.generator.output_tokens",
@@ -32,6 +34,7 @@ _FIELDS = {
     "--slo-ttft": "slo.ttft_s",
     "--slo-tpot": "slo.tpot_s",
     "--slo-e2e": "slo.e2e_s",
+    "--slo-itl": "slo.itl_s",
     "--seed": "seed",
 }
 _SOURCES = {
@@ -89,6 +92,7 @@ def apply_flags(values: dict[str, Any], places: Places, given: Mapping[str, Any]
     _replace_source(values, sources_of(given))
     for flag, value in given.items():
         field = {"fixed": value} if flag.endswith("put-tokens") else value
+        field = parse_columns(value) if flag == "--columns" else field
         apply_setting(values, places, _FIELDS[flag], field, f"{flag} {value}")
 
 

@@ -18,6 +18,7 @@ from sim.errors import ScenarioError, TraceError
 from sim.request_table import RequestTable
 from workloads import transform
 from workloads.chains import regroup
+from workloads.readers.columns import parse_columns
 from workloads.readers.detect import detect_format, read_recording
 from workloads.readers.recording import Recording
 from workloads.readers.servegen_files import read_client_rates
@@ -80,6 +81,7 @@ def read_trace(
     path: Path,
     *,
     trace_format: str | None = None,
+    columns: str | None = None,
     subset: str | None = None,
     block_tokens: int | None = None,
     skip_bad_rows: bool = False,
@@ -90,7 +92,8 @@ def read_trace(
     window_s: tuple[float, float] | None = None,
 ) -> Recording:
     """Read a recording as a scenario's ``workload.trace`` would; see its options there."""
-    name = trace_format or detect_format(path)
+    named = None if columns is None else parse_columns(columns)
+    name = trace_format or ("columns" if named else detect_format(path))
     if name == "servegen":
         return _drawn(path, subset, window_s, seed, skip_bad_rows=skip_bad_rows)
     if subset is not None:
@@ -98,6 +101,7 @@ def read_trace(
     recording = read_recording(
         path,
         format=trace_format,
+        columns=named,
         block_tokens=block_tokens,
         skip_bad_rows=skip_bad_rows,
         spread_ticks=spread_ticks,

@@ -38,7 +38,10 @@ def class_facts(scenario: Scenario, log: RunLog, metrics: RequestMetrics) -> lis
     if table.class_index is None:
         return []
     facts = []
-    for index, (name, slo) in enumerate(zip(table.class_names, class_slos(scenario), strict=True)):
+    slos = class_slos(scenario)
+    if not scenario.workload.classes:  # classes of the trace itself, with the same targets
+        slos = slos * len(table.class_names)
+    for index, (name, slo) in enumerate(zip(table.class_names, slos, strict=True)):
         chosen = table.class_index == index
         of_class = slo_facts(metrics, chosen)
         targets = slo.targets

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scenarios.build.pools import Build
 from scenarios.run.economics import economics_figures
 from scenarios.run.engine_sections import speculation_figures
+from scenarios.run.utilization import peaks_in_use
 from sim.books.metrics import STATISTICS, RequestMetrics, itl_statistics, statistics
 from sim.books.window import Window, gpu_busy, kv_occupancy, time_weighted
 from sim.fleet.cluster import RunLog
@@ -28,10 +29,23 @@ def run_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[Figu
     """Return all figures of a run, in the order in which they are shown."""
     latencies, rates = latency_figures(log, metrics), rate_figures(log, metrics, build)
     figures = latencies + rates + state_figures(log, metrics.window)
+    figures += _peak_figures(log, metrics, build)
     figures += speculation_figures(log, build)
     if build.prices is not None:
         figures += economics_figures(log, metrics, build, build.prices)
     return figures
+
+
+def _peak_figures(log: RunLog, metrics: RequestMetrics, build: Build) -> list[Figure]:
+    """Return the shares of peak arithmetic and memory bandwidth in use; [] where not known."""
+    used = peaks_in_use(build, log, metrics.window)
+    if used is None:
+        return []
+    over = "measured window, of steps sampled by GPU time, mean over replicas"
+    return [
+        _figure("arithmetic_in_use", used.arithmetic, "fraction", over, None),
+        _figure("bandwidth_in_use", used.bandwidth, "fraction", over, None),
+    ]
 
 
 def latency_figures(log: RunLog, metrics: RequestMetrics) -> list[Figure]:

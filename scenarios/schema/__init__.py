@@ -182,6 +182,11 @@ class EngineOptions(Section):
     max_model_len: Tokens | None = Field(
         None, description="longest prompt + output; None: the model's, or what the KV pool holds"
     )
+    max_position_embeddings: Tokens | None = Field(
+        None,
+        description="positions of the model, where scaled rope (YaRN) or an override gives it "
+        "others than its config.json; None: the config's",
+    )
     max_cudagraph_capture_size: Tokens | None = Field(
         None, description="largest batch, in tokens, with a CUDA graph; None: the engine's default"
     )

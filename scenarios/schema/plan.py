@@ -32,7 +32,12 @@ class Demand(Section):
 class Target(Section):
     """A percentile of a latency that must keep within a time; several may be given."""
 
-    metric: Literal["ttft", "tpot", "e2e"]
+    metric: Literal["ttft", "tpot", "itl", "e2e"]
+    itl_of: Literal["p50", "p90", "p95", "p99", "max", "longest_tenth"] = Field(
+        "p99",
+        description="of metric itl: what of each request's own gaps between tokens counts, a "
+        "percentile, the longest, or the mean of the longest tenth",
+    )
     percentile: Annotated[Number, Field(gt=0, lt=100)] = Field(
         99.0,
         description="so many percent of the requests that arrive must finish and keep within the "

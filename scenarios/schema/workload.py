@@ -11,12 +11,20 @@ from scenarios.schema.distributions import Durations
 from scenarios.schema.fields import Count, Number, Positive, Seconds, Section, Tokens, Whole
 from scenarios.schema.generator import Generator, MostUsers
 
+ColumnKey = Literal["arrival", "input", "output", "session", "class", "unit"]
+
 
 class Trace(Section):
     """Settings of a recorded workload."""
 
     path: str = Field(description="the file; relative paths start at the scenario's folder")
     format: str | None = Field(None, description="its format; None: detected from the content")
+    columns: dict[ColumnKey, str] | None = Field(
+        None,
+        description="columns of a CSV or JSON lines of your own, as {arrival: timestamp, input: "
+        "prompt_tokens, output: completion_tokens}, with session, class and unit (of times: s, ms, "
+        "us, ns) if you like; those not given are found by well-known names",
+    )
     skip_bad_rows: bool = Field(False, description="count malformed rows instead of stopping")
     spread_ticks: bool = Field(True, description="spread Mooncake's 3 s ticks")
     replay: Literal["open", "closed"] | None = Field(
@@ -149,6 +157,12 @@ class SloTargets(Section):
     ttft_s: Positive | None = Field(None, description="time to first token")
     tpot_s: Positive | None = Field(None, description="time per output token after the first")
     e2e_s: Positive | None = Field(None, description="from arrival to the last token")
+    itl_s: Positive | None = Field(None, description="gap between tokens (ITL, TBT), by itl_of")
+    itl_of: Literal["p50", "p90", "p95", "p99", "max", "longest_tenth"] = Field(
+        "p99",
+        description="what of each request's own gaps must keep within itl_s: a percentile, the "
+        "longest, or the mean of the longest tenth",
+    )
 
 
 class RequestClass(Source):

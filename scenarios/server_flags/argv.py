@@ -1,168 +1,21 @@
-"""Parse a command line as people paste it into the arguments that reach the engine."""
+"""Parse an engine's arguments into its flags, as argparse and vLLM read them."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from scenarios.files.yaml_text import parse_yaml
-from scenarios.server_flags.table import TABLES, Flag, Table, load_table
+from scenarios.server_flags.manifests import option_words
+from scenarios.server_flags.table import Flag, Table
 from sim.errors import ScenarioError
-
-_CONTINUED = re.compile(r"\\[ \t]*\r?\n")
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-_VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
-_REDIRECTION = re.compile(r"\d*[<>].*")
-_ENDS = frozenset(";&|\n")
-_CONTAINERS = ("docker", "podman", "nerdctl")
-_SHELLS = ("bash", "sh", "zsh")
-# Options of `docker run` without a value; all others have one.
-_BARE_OPTIONS = (
-    *("--detach", "--init", "--interactive", "--no-healthcheck", "--oom-kill-disable"),
-    *("--privileged", "--publish-all", "--quiet", "--read-only", "--rm", "--tty"),
-)
-_BARE_LETTERS = frozenset("ditqP")
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What a command line passes to the engine."""
-
-    arguments: list[str]
-    environment: dict[str, str]
-    image: str | None = None
-    """The container image, if the command runs one."""
-
-
-def read_words(command: Sequence[str], table: Table) -> Words:
-    """Find the engine's arguments in one text, or in words that a shell has split.
-
-    Raises `ScenarioError` if the command starts no server of this engine.
-    """
-    commands = _commands(command[0]) if len(command) == 1 else [list(command)]
-    assigned: dict[str, str] = {}
-    for words in commands:
-        found = _find(words, table, assigned)
-        if found is not None:
-            return found
-        exported = words[1:] if words[:1] == ["export"] else words
-        if exported and all(map(_ASSIGNMENT.fullmatch, exported)):
-            assigned |= _assignments(exported)
-    raise ScenarioError(_not_found(command, table))
-
-
-def _commands(text: str) -> list[list[str]]:
-    """Split a shell text into simple commands, as words without quotes and comments."""
-    text = _CONTINUED.sub(" ", text)
-    text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    lexer = shlex.shlex(text, posix=True, punctuation_chars="".join(_ENDS))
-    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
-    try:
-        words = list(lexer)
-    except ValueError as error:
-        raise ScenarioError(f"the command cannot be read: {str(error).lower()}") from None
-    commands: list[list[str]] = [[]]
-    for word in words:
-        if word and set(word) <= _ENDS:
-            commands.append([])
-        else:
-            commands[-1].append(word)
-    return [cut for words in commands if (cut := _cut(words))]
-
-
-def _cut(words: list[str]) -> list[str]:
-    """Remove the prompt before a command, and redirections and comments after it."""
-    words = words[1:] if words[:1] in (["$"], ["%"], [">"]) else words
-    ends = (n for n, w in enumerate(words) if w.startswith("#") or _REDIRECTION.fullmatch(w))
-    return words[: next(ends, len(words))]
-
-
-def _find(words: list[str], table: Table, assigned: Mapping[str, str]) -> Words | None:
-    """Return the engine's arguments in one simple command, if it starts the engine."""
-    words = [_expanded(word, assigned) for word in words]
-    for n, word in enumerate(words[:-1]):
-        if word in ("-c", "-lc") and n and PurePosixPath(words[n - 1]).name in _SHELLS:
-            inner = read_words([words[n + 1]], table)
-            return Words(inner.arguments, _assignments(words[:n]) | inner.environment, inner.image)
-    for n, word in enumerate(words):
-        if PurePosixPath(word).name in _CONTAINERS and "run" in words[n + 1 : n + 3]:
-            return _in_container(words[words.index("run", n) + 1 :], table)
-    return _started(words, table)
-
-
-def _started(words: list[str], table: Table) -> Words | None:
-    for launcher in table.launchers:
-        for n in range(len(words) - len(launcher) + 1):
-            first = PurePosixPath(words[n]).name
-            if (first, *words[n + 1 : n + len(launcher)]) == launcher:
-                return Words(words[n + len(launcher) :], _assignments(words[:n]))
-    if words[0].startswith("--"):  # only the arguments, as in a container's manifest
-        return Words(words, {})
-    return None
-
-
-def _in_container(words: list[str], table: Table) -> Words | None:
-    environment: dict[str, str] = {}
-    entrypoint: list[str] = []
-    while words and words[0].startswith("-"):
-        option, equals, value = words.pop(0).partition("=")
-        if option in _BARE_OPTIONS or (option[:2] != "--" and set(option[1:]) <= _BARE_LETTERS):
-            continue
-        if option[:2] == "-e" and len(option) > 2:
-            option, value = "-e", f"{option[2:]}{equals}{value}"
-        elif not equals and (option.startswith("--") or len(option) == 2):
-            value = words.pop(0) if words else ""
-        if option in ("-e", "--env"):
-            environment |= _assignments([value])
-        elif option == "--entrypoint":
-            entrypoint = shlex.split(value)
-    if not words:
-        return None
-    image, *arguments = words
-    inner = _find([*entrypoint, *arguments], table, {}) if entrypoint or arguments else None
-    if inner is not None:
-        return Words(inner.arguments, environment | inner.environment, image)
-    if table.image in image and table.image_runs:
-        return Words(arguments, environment, image)
-    return None
-
-
-def _expanded(word: str, assigned: Mapping[str, str]) -> str:
-    """Expand the shell variables in a word that the text sets, or that have a default."""
-
-    def value(match: re.Match[str]) -> str:
-        return assigned.get(match[1] or match[3], match[2] or match[0])
-
-    return _VARIABLE.sub(value, word)
-
-
-def _assignments(words: Sequence[str]) -> dict[str, str]:
-    pairs = (word.partition("=") for word in words if _ASSIGNMENT.fullmatch(word))
-    return {name: value for name, _, value in pairs}
-
-
-def _not_found(command: Sequence[str], table: Table) -> str:
-    for name in TABLES:
-        other = load_table(name)
-        if other.engine != table.engine and _tried(command, other):
-            return (
-                f"this command starts {other.engine}: read it with `fleetcast scenario from-{name}`"
-            )
-    known = ", ".join(f"`{' '.join(words)}`" for words in table.launchers)
-    return f"the command starts no {table.engine} server; known are {known}"
-
-
-def _tried(command: Sequence[str], table: Table) -> bool:
-    commands = _commands(command[0]) if len(command) == 1 else [list(command)]
-    return any(_find(words, table, {}) is not None for words in commands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +42,7 @@ def read_given(arguments: Sequence[str], table: Table) -> list[Given]:
     missing, for extra words, and for a config file that cannot be read.
     """
     # argparse would stop at two dashes, and drop them where they are a value
-    words = [word.removesuffix("=--") for word in arguments if word != "--"]
+    words = [word.removesuffix("=--") for word in arguments if word not in ("--", "...", "\u2026")]
     has_truth: dict[str, bool] = {}
     for word, following in pairwise([*words, ""]):
         if word.startswith("-") and not re.match(r"-(\d|$)", word):
@@ -214,15 +67,20 @@ def read_given(arguments: Sequence[str], table: Table) -> list[Given]:
 
 
 def _positional(words: Sequence[str], given: Sequence[Given], table: Table) -> list[Given]:
-    """Return the model without a flag, if there is one. Raises `ScenarioError` for other words."""
+    """Return the model without a flag, if there is one, and variables that are not set.
+
+    Raises `ScenarioError` for other words.
+    """
     model = next(flag for flag in table.flags.values() if flag.field == "model")
     named = [*(one.value for one in given if one.flag is model), *words]
+    unset = [word for word in words if word.startswith("$") and word != named[0]]
+    words = [word for word in words if word not in unset]
     for word in words:
         if word != named[0]:
             raise ScenarioError(
                 f"{word!r} belongs to no flag, and the model is {named[0]!r} already"
             )
-    return [Given("", model, word) for word in words[:1]]
+    return [*(Given("", model, word) for word in words[:1]), *(Given(w, None, "") for w in unset)]
 
 
 def _option(name: str, table: Table, *, has_truth: bool) -> dict[str, Any]:
@@ -285,18 +143,7 @@ def _from_config(name: str, table: Table) -> list[Given]:
     values, _ = parse_yaml(text, str(path))
     if not isinstance(values, dict):
         raise ScenarioError(f"{path}: a config file is a mapping of options (`port: 8000`)")
-    words: list[str] = []
-    for key, value in values.items():
-        if value is False:
-            continue  # as vLLM does: off means that the flag is absent
-        words.append(f"--{key}")
-        if isinstance(value, list):
-            words += [str(item) for item in value]
-        elif isinstance(value, dict):
-            words.append(json.dumps(value))
-        elif value is not True:
-            words.append(str(value))
-    return read_given(words, table)
+    return read_given(option_words(values), table)
 
 
 def _merged(given: list[Given]) -> list[Given]:
@@ -313,8 +160,19 @@ def _merged(given: list[Given]) -> list[Given]:
 
 
 def _both(first: str, second: str) -> str | None:
+    """Return two JSON objects as one; None if either is something else."""
     try:
         one, two = json.loads(first), json.loads(second)
     except ValueError:
         return None
-    return json.dumps(one | two) if isinstance(one, dict) and isinstance(two, dict) else None
+    both = isinstance(one, dict) and isinstance(two, dict)
+    return json.dumps(_joined_objects(one, two)) if both else None
+
+
+def _joined_objects(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
+    found = dict(one)
+    for key, value in two.items():
+        before: Any = found.get(key)
+        is_inner = isinstance(before, dict) and isinstance(value, dict)
+        found[key] = _joined_objects(before, value) if is_inner else value
+    return found

@@ -143,6 +143,10 @@ def _redundant(value: Any, _: Fields) -> str:
     return json.dumps({"num_redundant_experts": value})
 
 
+def _positions(value: Any, _: Fields) -> str:
+    return json.dumps({"max_position_embeddings": value})
+
+
 def _tokens(value: Any, wanted: Fields) -> str:
     return str((value - 1) * wanted["kv.block_size"])
 
@@ -156,6 +160,7 @@ _WRITERS: dict[str, Callable[[Any, Fields], str]] = {
     **dict.fromkeys(("whole", "number", "size", "size_or_auto", "chunk", "graph_size"), _plain),
     "on": _on,
     "redundant_experts": _redundant,
+    "overridden_positions": _positions,
     "tokens_of_blocks": _tokens,
     "gpus_of_node": _nodes,
 }

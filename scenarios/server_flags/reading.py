@@ -4,22 +4,27 @@ scenario."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from costmodels.models.catalog import load_model
+from costmodels.models.model_names import form_in_name
+from costmodels.models.published import stored_form
 from costmodels.models.spec import ModelSpec
 from scenarios.build.builder import build
 from scenarios.files.flags import ANY_WORKLOAD, apply_flags
 from scenarios.files.load import apply_override, apply_setting, validate
 from scenarios.files.paths import relocated
 from scenarios.files.yaml_text import Places
-from scenarios.server_flags.argv import Given, read_given, read_words
+from scenarios.schema import Scenario
+from scenarios.server_flags.argv import Given, read_given
 from scenarios.server_flags.outcome import Outcome, for_experts, settle
-from scenarios.server_flags.table import Table, load_table
+from scenarios.server_flags.table import Flag, Table, load_table
+from scenarios.server_flags.words import read_words
 from scenarios.server_flags.write import refusal, report, scenario_text
-from sim.errors import ScenarioError
+from sim.errors import ScenarioError, TraceError
+from workloads.readers.detect import detect_format
 
 _ASSUMED_GPU = "H200"
 
@@ -32,6 +37,8 @@ class Reading:
     """YAML text of the scenario."""
     report: str
     """Report on each flag: what it set, or why it has no effect."""
+    problem: str | None = None
+    """Why the scenario cannot run as it stands; None if it can."""
 
 
 def read_command(
@@ -53,10 +60,12 @@ def read_command(
     table = load_table(engine)
     options = {flag: value for flag, value in flags.items() if value is not None}
     words = read_words(command, table)
-    given = _with_model(read_given(words.arguments, table), options.pop("--model", None), table)
-    model = _model(given)
-    outcomes = settle(given, words.environment, table, ignored)
-    if model.num_experts:
+    given = read_given(words.arguments, table)
+    flag = next(f for f in table.flags.values() if f.field == "model")
+    model = _model(given, options.pop("--model", None), flag)
+    outcomes = settle(_with_model(given, model, flag), words.environment, table, ignored)
+    outcomes = _stored_already(_as_given(outcomes, given, model), model.spec, table)
+    if model.spec.num_experts:
         outcomes = [for_experts(outcome) for outcome in outcomes]
     refused = refusal(outcomes, table)
     if refused is not None:
@@ -70,7 +79,7 @@ def read_command(
         path = tuple(field.split("."))
         if places.get(path) != from_command[path]:
             comments[field] = ""  # one of our options has replaced the command's value
-    further = _further(values, places, comments)
+    further, problem = _further(values, places, comments)
     text = scenario_text(
         relocated(values, out.parent if out is not None else Path()),
         comments,
@@ -79,34 +88,97 @@ def read_command(
         name=str(out or "scenario.yaml"),
     )
     told = report(outcomes, table, image=words.image, further=further, verbose=verbose)
-    return Reading(text, told)
+    return Reading(text, told, problem)
 
 
-def _with_model(given: list[Given], name: str | None, table: Table) -> list[Given]:
-    """Return the flags, with the model that an option names instead of the command's.
+class _Model(NamedTuple):
+    """The model of a command, and what stands in for it."""
 
-    Raises `ScenarioError` if neither names a model.
+    named: str
+    """The command's name for it; empty if it has none."""
+    used: str
+    spec: ModelSpec
+
+
+def _model(given: Sequence[Given], stand_in: str | None, flag: Flag) -> _Model:
+    """Return the command's model, or the one that an option gives in its place.
+
+    Raises `ScenarioError` if neither names a model, and for one that is not known.
     """
-    flag = next(f for f in table.flags.values() if f.field == "model")
-    if name is None:
-        if not any(one.flag is flag for one in given):
-            raise ScenarioError("the command names no model; give it with --model")
-        return given
-    others = [one for one in given if one.flag is not flag]
-    return [Given(flag.name, flag, name), *others]
-
-
-def _model(given: Sequence[Given]) -> ModelSpec:
-    name = next(one.value for one in given if one.flag is not None and one.flag.field == "model")
+    named = next((one.value for one in given if one.flag is flag), "")
+    used = stand_in or named
+    if not used:
+        raise ScenarioError("the command names no model; give it with --model")
     try:
-        return load_model(name)
+        return _Model(named, used, load_model(used))
     except ScenarioError as error:
-        about, _, others = str(error).partition("; known:")
-        where = "; `fleetcast list models` has all names" if others else ""
         raise ScenarioError(
-            f"{about}{where}\ngive the path of the model's config.json, or the name of one of the "
-            "same shape: --model PATH_OR_NAME"
+            f"{error}\nor give the name of a model of the same shape: --model PATH_OR_NAME"
         ) from None
+
+
+def _with_model(given: Sequence[Given], model: _Model, flag: Flag) -> list[Given]:
+    """Return the flags with the model that is used in the place of the command's."""
+    if model.used == model.named:
+        return list(given)
+    used = Given(flag.name, flag, model.used)
+    if not model.named:
+        return [used, *given]
+    return [used if one.flag is flag else one for one in given]
+
+
+def _as_given(outcomes: Sequence[Outcome], given: Sequence[Given], model: _Model) -> list[Outcome]:
+    """Return the outcomes as the command has them: a model that stands in for another keeps what
+    the other's name says of its weights, if no flag says it."""
+    if model.used == model.named:
+        return list(outcomes)
+    if not model.named:
+        return [replace(o, shown="") if "model" in o.settings else o for o in outcomes]
+    shown = next(str(one) for one in given if one.flag is not None and one.flag.field == "model")
+    settings, said = _stored_alike(model)
+    if any("engine.quantization" in outcome.settings for outcome in outcomes):
+        settings, said = {}, ""
+    because = f"{model.used} stands in for it, as --model asks{said}"
+    return [
+        replace(o, shown=shown, because=because, settings={**o.settings, **settings})
+        if "model" in o.settings
+        else o
+        for o in outcomes
+    ]
+
+
+def _stored_already(outcomes: Sequence[Outcome], spec: ModelSpec, table: Table) -> list[Outcome]:
+    """Return the outcomes, in which a name of a checkpoint's own format changes nothing: engines
+    read the format from the checkpoint."""
+    flag = next(f for f in table.flags.values() if f.field == "engine.quantization")
+    stored = spec.linear_dtype
+    if stored == spec.dtype:
+        return list(outcomes)
+    because = f"the checkpoint's own formats hold: {stored}"
+    return [
+        Outcome(o.shown, "no_effect", because)
+        if o.name in flag.names and o.kind in ("refused", "reported")
+        else o
+        for o in outcomes
+    ]
+
+
+def _stored_alike(model: _Model) -> tuple[dict[str, Any], str]:
+    """Return the settings that store a stand-in as the command's name says, and a remark on it."""
+    form = form_in_name(model.named)
+    stored = model.spec.linear_dtype
+    if form is None:
+        return {}, ""
+    said, method = stored_form(form)["said"], stored_form(form)["method"]
+    if stored != model.spec.dtype:
+        return {}, f"; the name says {said}, and the stand-in has {stored}: the stand-in's holds"
+    if method is None:
+        return {}, "" if form == "bfloat16" else (
+            f"; the name says {said}, which engine.quantization cannot set: {stored} is used"
+        )
+    return {
+        "engine.quantization": method
+    }, f"; engine.quantization keeps what the name says: {said}"
 
 
 def _values(
@@ -129,13 +201,16 @@ def _values(
         for field, value in outcome.settings.items():
             comment = "" if field == "model" else outcome.shown
             if field == next(iter(outcome.settings)) and outcome.because:
-                comment += f"; {outcome.because}"
+                comment = "; ".join(filter(None, [comment, outcome.because]))
             put(field, value, comment, f"command, {outcome.shown}")
     return values, comments, places
 
 
-def _further(values: dict[str, Any], places: Places, comments: Mapping[str, str]) -> list[str]:
-    """Return further lines of the report: what was assumed or is missing, and whether it can run.
+def _further(
+    values: dict[str, Any], places: Places, comments: Mapping[str, str]
+) -> tuple[list[str], str | None]:
+    """Return further lines of the report: what was assumed or is missing, and whether it can run;
+    and why it cannot.
 
     Raises `ScenarioError` for values that make no scenario.
     """
@@ -146,6 +221,7 @@ def _further(values: dict[str, Any], places: Places, comments: Mapping[str, str]
             lines.append(f"{field}: {values[section][name]}, {comment}")
     complete = "workload" in values
     scenario = validate(values if complete else values | {"workload": ANY_WORKLOAD}, places)
+    problem = _trace_problem(scenario)
     try:
         replica = build(scenario).replica
         lines += [f"{note[0].upper()}{note[1:]}." for note in replica.model.notes]
@@ -154,10 +230,24 @@ def _further(values: dict[str, Any], places: Places, comments: Mapping[str, str]
             f"It fits: {blocks.num_gpu_blocks:,} KV blocks of {blocks.block_size} tokens an engine."
         )
     except ScenarioError as error:
-        lines.append(f"As it stands it cannot run: {error}")
+        problem = str(error)
+    if problem is not None:
+        lines.append(f"As it stands it cannot run: {problem}")
     if not complete:
         lines.append(
             "No workload: the file has some commented out; or give --trace, --preset, or "
             "--input-tokens and --output-tokens with --rate or --concurrency."
         )
-    return lines
+    return lines, problem
+
+
+def _trace_problem(scenario: Scenario) -> str | None:
+    """Return why the first line of a trace that is here makes no trace; None if it does."""
+    trace = scenario.workload.trace
+    if trace is None or trace.columns or trace.format or not Path(trace.path).is_file():
+        return None
+    try:
+        detect_format(trace.path)
+    except TraceError as error:
+        return str(error).partition("; known formats")[0]
+    return None

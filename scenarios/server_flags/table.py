@@ -34,7 +34,8 @@ class Flag:
     older: bool = False
     """Only older versions of the engine have it."""
     field: str = ""
-    """Dotted field of the scenario that the flag sets, if it is mapped."""
+    """Dotted field of the scenario that the flag sets, if it is mapped; empty: its reader names
+    several."""
     reads: str = ""
     """Name of the reader in `server_flags.values` that parses the text; empty: use `choices`."""
     choices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -91,7 +92,7 @@ class Table:
         if found is not None or not name.startswith("--") or len(name) < 4:
             return found
         near = {f.names: f for spelling, f in self.flags.items() if spelling.startswith(name)}
-        current = [f for f in near.values() if not f.older]
+        current = [f for f in near.values() if not f.older] or list(near.values())
         return current[0] if len(current) == 1 else None
 
 
@@ -120,7 +121,13 @@ def load_table(engine: str) -> Table:
         semantics=tuple(data.get("semantics", ())),
         flags=flags,
         environment={
-            name: Flag(names=(name,), fate=group["gravity"], **_common(group))
+            name: Flag(
+                names=(name,),
+                fate="mapped" if "field" in group else group["gravity"],
+                field=group.get("field", ""),
+                reads=group.get("reads", ""),
+                **_common(group),
+            )
             for group in data["environment"]
             for name in group["names"].split()
         },

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import yaml
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)")
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -17,35 +18,22 @@ _EAGER = 1
 """The smallest possible graph, with which all larger steps are launched kernel by kernel."""
 _GRAPH_KEYS = ("max_cudagraph_capture_size", "max_capture_size")
 
-_EAGLE3_VOCABULARY = 32_000
-"""The draft_vocab_size in the configs of published EAGLE-3 drafters."""
-_VLLM = {
-    "draft_model": "draft_model",
-    "eagle": "eagle",
-    "eagle3": "eagle",
-    "medusa": "medusa",
-    "mtp": "mtp",
-    "ngram": "ngram",
-    "ngram_gpu": "ngram",
-    "[ngram]": "ngram",
-    "dflash": "dflash",
-}
-_BY_NAME = (("eagle3", "eagle3"), ("eagle", "eagle"), ("medusa", "medusa"), ("dflash", "dflash"))
-_SGLANG = {
-    "EAGLE": "eagle",
-    "EAGLE3": "eagle3",
-    "NEXTN": "mtp",
-    "STANDALONE": "draft_model",
-    "NGRAM": "ngram",
-    "DFLASH": "dflash",
-}
-
 Settings = Mapping[str, Any]
-"""What the command's other flags say (by ``--name``) and set (by dotted scenario field)."""
+"""What the command's other flags say (by ``--name``) and set (by dotted scenario field), and its
+environment variables."""
+Gravity = Literal["refused", "reported"]
 
 
 class NotPriced(Exception):  # noqa: N818 (not an error of the program's)
-    """A value whose effect on timing is not modeled."""
+    """A value whose effect on timing is not modeled; ``gravity`` replaces the flag's."""
+
+    def __init__(self, why: str = "", gravity: Gravity | None = None) -> None:
+        super().__init__(why)
+        self.gravity = gravity
+
+
+class Fields(dict[str, Any]):
+    """Values of several scenario fields, by dotted name, that one flag sets in place of others."""
 
 
 def whole(text: str) -> int:
@@ -98,35 +86,54 @@ def largest(text: str) -> int:
     return max(whole(part) for part in re.split(r"[\s,]+", text.strip("[] ")))
 
 
-def compilation(text: str) -> int | None:
-    """Return the largest CUDA graph that a compilation config, or only a level, leaves."""
+def compilation(text: str) -> int | Fields | None:
+    """Return the largest CUDA graph that a compilation config, or only a level, leaves.
+
+    With graphs of the pieces between attention alone, also that mode.
+    """
     if text in ("0", "1", "2", "3"):
         config: dict[str, Any] = {"mode": int(text)}
     else:
-        config = _json_object(text, "JSON, or a level from 0 to 3")
+        config = json_object(text, "JSON, or a level from 0 to 3")
     mode = str(config.get("cudagraph_mode", "FULL_AND_PIECEWISE")).upper()
     if mode == "NONE" or str(config.get("mode", config.get("level", 3))) == "0":
         return _EAGER
-    if mode not in ("FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL"):
-        raise NotPriced(f"cudagraph_mode {mode}: decodes without a full CUDA graph are not priced")
-    sizes = [size for size in config.get("cudagraph_capture_sizes") or () if isinstance(size, int)]
+    if mode not in ("FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE"):
+        raise NotPriced(f"cudagraph_mode {mode} is not known")
+    sizes = [one for one in config.get("cudagraph_capture_sizes") or () if isinstance(one, int)]
     named = [config[key] for key in _GRAPH_KEYS if config.get(key) is not None]
-    return max(sizes) if sizes else graph_size(str(named[0])) if named else None
+    size = max(sizes) if sizes else graph_size(str(named[0])) if named else None
+    if mode != "PIECEWISE":
+        return size
+    fields = {"engine.cudagraph_mode": mode, "engine.max_cudagraph_capture_size": size}
+    return Fields({field: value for field, value in fields.items() if value is not None})
 
 
 def redundant_experts(text: str) -> int:
     """Return the redundant experts in vLLM's configuration of its expert load balancer."""
-    return int(_json_object(text).get("num_redundant_experts", 0))
+    return int(json_object(text).get("num_redundant_experts", 0))
 
 
-def _json_object(text: str, expected: str = "JSON") -> dict[str, Any]:
+def json_object(text: str, expected: str = "JSON") -> dict[str, Any]:
+    """Parse a JSON object, also one that has lost its quotes to a shell. Raises ValueError."""
     try:
         found = json.loads(text)
-    except ValueError:
-        raise ValueError(f"must be {expected}, not {text!r}") from None
+    except (ValueError, RecursionError):
+        try:
+            found = yaml.safe_load(re.sub(r"(?<=[\w\"']):(?=\S)", ": ", text))
+        except (yaml.YAMLError, ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise ValueError(f"must be {expected}, not {text!r}") from None
     if not isinstance(found, dict):
         raise ValueError(f"must be a JSON object, not {text!r}")
     return found
+
+
+def ranks_of(settings: Settings) -> int:
+    """Return the GPUs of one engine that the flags ask for, without data parallelism."""
+    sizes = ("tensor", "pipeline", "prefill_context")
+    return math.prod(int(settings.get(f"engine.{name}_parallel_size", 1)) for name in sizes)
 
 
 def gpus_of_node(text: str, settings: Settings) -> int | None:
@@ -134,8 +141,7 @@ def gpus_of_node(text: str, settings: Settings) -> int | None:
     nodes = whole(text)
     if nodes < 2:
         return None
-    sizes = ("tensor", "pipeline", "data", "prefill_context")
-    ranks = math.prod(int(settings.get(f"engine.{name}_parallel_size", 1)) for name in sizes)
+    ranks = ranks_of(settings) * int(settings.get("engine.data_parallel_size", 1))
     return -(-ranks // nodes)
 
 
@@ -147,6 +153,14 @@ def tokens_of_blocks(text: str, settings: Settings) -> int:
 
 def bytes_of_blocks(text: str, settings: Settings) -> int:
     """Return the KV blocks that fit into bytes of one GPU, for the command's model."""
+    return size(text) // block_bytes(settings)
+
+
+def block_bytes(settings: Settings, tokens: int | None = None) -> int:
+    """Return the bytes of a KV block of ``tokens`` on one GPU, for the command's model and cache.
+
+    None: as many tokens as the other flags say.
+    """
     from costmodels.layouts.shard import shard
     from costmodels.memory.paging import attention_block_tokens, page_bytes
     from costmodels.models.catalog import load_model
@@ -157,107 +171,30 @@ def bytes_of_blocks(text: str, settings: Settings) -> int:
     stored = cache if cache == "auto" else load_method(cache, "cache").kv
     spec = quantized(load_model(settings["model"]), kv_cache=stored)
     rank = shard(spec, int(settings.get("engine.tensor_parallel_size", 1)))
-    block_size = attention_block_tokens(rank, int(settings.get("kv.block_size", _BLOCK_SIZE)))
-    return size(text) // page_bytes(rank, block_size)
+    asked = int(settings.get("kv.block_size", _BLOCK_SIZE)) if tokens is None else tokens
+    return page_bytes(rank, attention_block_tokens(rank, asked))
 
 
-def vllm_speculation(text: str) -> dict[str, Any]:
-    """Read vLLM's ``--speculative-config`` into a section of speculation."""
-    config = _json_object(text)
-    model = config.get("model")
-    method = config.get("method") or _method_of(model)
-    tokens = config.get("num_speculative_tokens")
-    found = _named(method, model, tokens)
-    limit = config.get("disable_by_batch_size")
-    if isinstance(limit, int) and limit > 1:
-        found["drafts_by_seqs"] = {1: tokens or 1, limit: 0}
-    tree = config.get("speculative_token_tree")
-    if tree and found["method"] == "eagle":
-        paths = [list(path) for path in ast.literal_eval(str(tree))]
-        is_chain = all(set(path) == {0} for path in paths)
-        if not is_chain:
-            found |= {"tree": paths, "num_speculative_tokens": len(paths)}
-    return found
+def attention_by_ranks(text: str, settings: Settings) -> Fields:
+    """Read SGLang's attention by requests: tp_size GPUs, in groups of tp_size / dp_size.
 
-
-def vllm_method(text: str, settings: Settings) -> dict[str, Any]:
-    """Read vLLM's ``--spec-method``, with the model and the tokens of the flags beside it."""
-    tokens = settings.get("--spec-tokens")
-    return _named(text, settings.get("--spec-model"), None if tokens is None else int(tokens))
-
-
-def sglang_speculation(text: str, settings: Settings) -> dict[str, Any]:
-    """Read SGLang's ``--speculative-algorithm``, with the numbers of the flags beside it.
-
-    ``num_draft_tokens`` includes the target's own token; a top-k above 1 drafts a tree.
+    Raises `NotPriced` for a model without experts, whose matrices would be split over all of them.
     """
-    method = _SGLANG.get(text.upper())
-    if method is None:
-        raise NotPriced(f"drafting by {text} is not modelled")
-    drafted = settings.get("--speculative-num-draft-tokens")
-    steps = settings.get("--speculative-num-steps")
-    block = settings.get("--speculative-dflash-block-size")
-    tokens = None
-    if method == "dflash" and block is not None:
-        tokens = int(block) - 1
-    elif drafted is not None:
-        tokens = int(drafted) - 1
-    elif steps is not None:
-        tokens = int(steps)
-    found = _named(method, settings.get("--speculative-draft-model-path"), tokens)
-    if found["method"] == "eagle" and int(settings.get("--speculative-eagle-topk", 1)) > 1:
-        found["tree"] = "best"
-    return found
+    from costmodels.models.catalog import load_model
+
+    gpus = int(settings.get("--tp-size", 1))
+    ranks = int(settings.get("--dp-size", 1))
+    if text == "off" or ranks == 1:
+        return Fields()
+    if gpus % ranks:
+        raise ValueError(f"--dp-size {ranks} does not divide --tp-size {gpus}")
+    if not load_model(settings["model"]).num_experts:
+        raise NotPriced("attention by requests is modelled for models with experts")
+    sizes = {"data": ranks, "tensor": gpus // ranks}
+    fields = {f"engine.{name}_parallel_size": n for name, n in sizes.items()}
+    return Fields(fields | {"pool.replicas": 1})
 
 
-def _named(method: str, model: Any, tokens: int | None) -> dict[str, Any]:
-    """Return the section of a method; ``eagle3`` is eagle with its own vocabulary."""
-    if str(method).endswith("_mtp"):
-        method = "mtp"
-    ours = _VLLM.get(method)
-    if ours is None:
-        raise NotPriced(f"drafting by {method} is not modelled")
-    found: dict[str, Any] = {"method": ours}
-    if ours == "draft_model":
-        if not model:
-            raise ValueError("names no model to draft with")
-        found["model"] = str(model)
-    if tokens is not None:
-        found["num_speculative_tokens"] = tokens
-    if method == "eagle3":
-        found["draft_vocab_size"] = _EAGLE3_VOCABULARY
-    return found
-
-
-def _method_of(model: Any) -> str:
-    """Return the method that vLLM infers from a model if none is named."""
-    name = str(model or "").lower()
-    if name in ("ngram", "[ngram]"):
-        return "ngram"
-    return next((method for part, method in _BY_NAME if part in name), "draft_model")
-
-
-READERS: dict[str, Callable[[str], Any]] = {
-    "whole": whole,
-    "number": number,
-    "size": size,
-    "size_or_auto": size_or_auto,
-    "on": lambda text: text == "on",
-    "how_many": lambda text: len(text.split()),
-    "model": str,
-    "chunk": chunk,
-    "graph_size": graph_size,
-    "largest": largest,
-    "compilation": compilation,
-    "redundant_experts": redundant_experts,
-    "vllm_speculation": vllm_speculation,
-}
-"""Readers of a flag's text, by the name that the tables use."""
-WITH_OTHERS: dict[str, Callable[[str, Settings], Any]] = {
-    "tokens_of_blocks": tokens_of_blocks,
-    "bytes_of_blocks": bytes_of_blocks,
-    "gpus_of_node": gpus_of_node,
-    "vllm_method": vllm_method,
-    "sglang_speculation": sglang_speculation,
-}
-"""Readers that run after all others, because they need what the other flags say or set."""
+def hicache_gib(text: str) -> float | None:
+    """Return GiB a GPU of SGLang's host cache, given in GB; 0 leaves it to its ratio."""
+    return round(number(text) * 1e9 / (1 << 30), 3) or None

@@ -68,7 +68,7 @@ def scenario_text(
 def _command(outcomes: Sequence[Outcome], table: Table) -> list[str]:
     """Return the command without flags that have no effect, because their values may be secret."""
     start = " ".join(table.launchers[0]).replace("-m ", "python -m ")
-    said = [outcome for outcome in outcomes if outcome.kind != "no_effect"]
+    said = [o for o in outcomes if o.shown and o.kind != "no_effect"]
     text = " ".join(
         [
             *(outcome.shown for outcome in said if outcome.is_variable),
@@ -143,6 +143,7 @@ def report(
             f"The image is tagged {found[1]}: where its flags or defaults differ, those of "
             f"{table.engine} {table.version} hold."
         )
+    lines += ["", _counted(outcomes)]
     lines += _block("sets", (_settings(o) for o in _of(outcomes, "set")))
     notes = ((o.name, o.because) for o in _of(outcomes, "set") if o.because)
     lines += _block("read with a difference", notes)
@@ -159,6 +160,20 @@ def report(
     if further:
         lines += ["", *(line for text in further for line in _wrapped(text))]
     return "\n".join(lines) + "\n"
+
+
+def _counted(outcomes: Sequence[Outcome]) -> str:
+    """Return how many flags and variables there are, by what became of them."""
+    kinds: dict[Kind, str] = {
+        "set": "set something",
+        "reported": "not modelled and ignored",
+        "left_out": "left out",
+        "no_effect": "without effect on timing",
+    }
+    counts = [(len(_of(outcomes, kind)), words) for kind, words in kinds.items()]
+    parts = ", ".join(f"{count} {words}" for count, words in counts if count)
+    one = "flag or variable" if len(outcomes) == 1 else "flags and variables"
+    return f"{len(outcomes)} {one}: {parts}."
 
 
 def _of(outcomes: Sequence[Outcome], kind: Kind) -> list[Outcome]:

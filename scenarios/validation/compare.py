@@ -195,7 +195,7 @@ def compare(predicted: Predicted, run: MeasuredRun) -> Comparison:
             left_out.append(metric)
     if not figures:
         raise ScenarioError(
-            f"{run.name}: nothing to compare: {run.completed} completed requests, and no statistic "
+            f"{run.name}: nothing to compare: {_count(run)} completed requests, and no statistic "
             "that the result folder has too"
         )
     return Comparison(
@@ -254,10 +254,14 @@ def _conditions(predicted: Predicted, run: MeasuredRun) -> dict[str, Any]:
             "tool": run.tool,
             "run": run.name,
             **run.conditions,
-            "completed": run.completed,
+            "completed": _count(run),
             "failed": run.failed,
         },
     }
+
+
+def _count(run: MeasuredRun) -> int | str:
+    return "an unknown number of" if run.completed is None else run.completed
 
 
 def _is_from_tool(run: MeasuredRun, metric: str) -> bool:
@@ -274,8 +278,8 @@ def _differences(predicted: Predicted, run: MeasuredRun) -> list[str]:
         found.append(f"the models differ: {simulated} simulated, {measured} measured")
     counts = predicted.summary.get("requests")
     arrived = counts.get("arrived") if isinstance(counts, dict) else None
-    sent = run.completed + run.failed
-    if is_number(arrived) and arrived != sent:
+    sent = None if run.completed is None else run.completed + run.failed
+    if is_number(arrived) and sent is not None and arrived != sent:
         found.append(f"the numbers of requests differ: {arrived} simulated, {sent} measured")
     if run.failed:
         found.append(f"{run.failed} requests failed when measured, and are left out")
@@ -305,7 +309,7 @@ def _rate_difference(predicted: Predicted, run: MeasuredRun) -> list[str]:
         nominal = run.conditions.get("rate")
         measured = nominal if is_number(nominal) else None
         # three standard deviations of a Poisson process
-        slack += 3 / math.sqrt(max(run.completed + run.failed, 1))
+        slack += 3 / math.sqrt(max((run.completed or 0) + run.failed, 1))
     if offered is None or not measured or abs(offered - measured) <= slack * measured:
         return []
     return [f"the rates differ: {offered:.4g} requests/s simulated, {measured:.4g} measured"]

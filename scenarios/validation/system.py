@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from costmodels.engines.hosts import fitted_on
 from costmodels.engines.profile import EngineProfile, is_known_profile
 from costmodels.fields import NUMBER, POSITIVE, TEXT, Fields
-from costmodels.hardware.gpus import gpu_of_device
+from costmodels.hardware.gpus import load_gpu
 from costmodels.layouts.layout import Layout
 from costmodels.memory.paging import kv_layout
 from costmodels.models.hf_config import read_hf_config
@@ -310,7 +310,7 @@ def _gpu_name(fields: Fields) -> str:
     ...``."""
     recorded = fields.need(TEXT, "gpu", what="text").split(",")[0].strip()
     try:
-        return gpu_of_device(recorded).name
+        return load_gpu(recorded).name
     except ScenarioError as error:
         raise fields.wrong("gpu", f"is {recorded!r}: {error}") from None
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.arrays import Float64, Int64
-from sim.books.token_times import gap_chunks
+from sim.books.token_times import gap_chunks, request_gaps_s
 from sim.books.window import Window, measured_window
 from sim.fleet.cluster import RunLog
 from sim.recorder import UNSET
@@ -17,7 +17,11 @@ from sim.request import Status
 from sim.request_table import RequestTable
 
 LATENCIES = ("ttft", "tpot", "e2e")
+"""Metrics that every request has one value of."""
+TARGETS = ("ttft", "tpot", "itl", "e2e")
 """Metrics for which an SLO can set a target."""
+GAPS = ("p50", "p90", "p95", "p99", "max", "longest_tenth")
+"""What of a request's gaps between tokens a target can be for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +31,14 @@ class Slo:
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2e_s: float | None = None
+    itl_s: float | None = None
+    itl_of: str = "p99"
+    """One of GAPS: what of a request's gaps between tokens must keep within ``itl_s``."""
 
     @property
     def targets(self) -> dict[str, float]:
         """Return the targets that are set, by metric name."""
-        named = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s}
+        named = {name: getattr(self, f"{name}_s") for name in TARGETS}
         return {name: target for name, target in named.items() if target is not None}
 
 
@@ -50,6 +57,8 @@ class RequestMetrics:
     ttft_s: Float64
     tpot_s: Float64
     e2e_s: Float64
+    itl_s: Float64
+    """What the SLO limits of each request's gaps between tokens; NaN for all if it limits none."""
     met: dict[str, NDArray[np.bool_]]
     """Metric name -> whether each request finished and met its target; only metrics with a
     target. A request without a target, or without a TPOT, meets it by finishing."""
@@ -92,10 +101,16 @@ def request_metrics(log: RunLog, slo: Slo | Sequence[Slo], warmup_ns: int = 0) -
     gaps = np.maximum(log.table.output_tokens - 1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         tpot_s = np.where(gaps > 0, (finish_s - first_s) / gaps, np.nan)
-    latencies = {"ttft": first_s - arrival_s, "tpot": tpot_s, "e2e": finish_s - arrival_s}
+    slos = [slo] if isinstance(slo, Slo) else list(slo)
+    latencies = {
+        "ttft": first_s - arrival_s,
+        "tpot": tpot_s,
+        "e2e": finish_s - arrival_s,
+        "itl": _limited_gaps_s(log, slos),
+    }
     met = {
         name: finished & ~(latencies[name] > target_s)
-        for name, target_s in _targets(log.table, slo).items()
+        for name, target_s in _targets(log.table, slos).items()
     }
     window = measured_window(log, warmup_ns)
     arrival_ns = np.frombuffer(requests.arrival_ns, np.int64)
@@ -111,10 +126,20 @@ def request_metrics(log: RunLog, slo: Slo | Sequence[Slo], warmup_ns: int = 0) -
     )
 
 
-def _targets(table: RequestTable, slo: Slo | Sequence[Slo]) -> dict[str, Float64]:
+def _limited_gaps_s(log: RunLog, slos: Sequence[Slo]) -> Float64:
+    """Return what each request's SLO limits of its gaps, ``[n]``; NaN where it limits nothing."""
+    found = np.full(len(log.table), np.nan)
+    for of in {slo.itl_of for slo in slos if slo.itl_s is not None}:
+        limited = [slo.itl_s is not None and slo.itl_of == of for slo in slos]
+        every = np.broadcast_to(limited, max(len(slos), len(log.table.class_names)))
+        mine = every[log.table.tenant]
+        found = np.where(mine, request_gaps_s(log, of, mine), found)
+    return found
+
+
+def _targets(table: RequestTable, slos: Sequence[Slo]) -> dict[str, Float64]:
     """Return, by metric name, each request's target, ``[n]``; infinite where there is none."""
-    slos = [slo] if isinstance(slo, Slo) else list(slo)
-    names = [name for name in LATENCIES if any(name in s.targets for s in slos)]
+    names = [name for name in TARGETS if any(name in s.targets for s in slos)]
     by_class = {name: np.array([s.targets.get(name, np.inf) for s in slos]) for name in names}
     return {
         name: np.broadcast_to(targets, max(len(targets), len(table.class_names)))[table.tenant]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.arrays import Int64
+from sim.arrays import Float64, Int64
 from sim.fleet.cluster import RunLog
 from sim.recorder import UNSET, Residence
 from sim.request import Status
@@ -51,6 +52,31 @@ def gap_chunks(
             for batch in np.array_split(mine, -(-len(mine) // _REQUESTS_A_CHUNK)):
                 gaps_ns = np.concatenate([np.diff(times.of(r)) for r in batch.tolist()])
                 yield gaps_ns, np.ones(len(gaps_ns), np.int64)
+
+
+def request_gaps_s(log: RunLog, of: str, chosen: NDArray[np.bool_] | bool = True) -> Float64:
+    """Return one statistic of each request's own gaps between tokens, in seconds ``[n]``.
+
+    ``of`` is ``max``, ``longest_tenth`` (the mean of the longest tenth of the gaps, one at least)
+    or a percentile such as ``p99``: the least gap that this share of them keeps within. NaN for
+    requests that did not finish, that have no gap, or that are not ``chosen``, bool ``[n]``.
+    """
+    found = np.full(len(log.table), np.nan)
+    is_finished = np.frombuffer(log.requests.status, np.int8) == Status.FINISHED
+    times = _TokenTimes(log)
+    for request in np.flatnonzero(is_finished & chosen & (log.table.output_tokens > 1)).tolist():
+        gaps_ns = np.diff(times.of(request))
+        if not len(gaps_ns):
+            continue
+        if of == "longest_tenth":
+            longest = -(-len(gaps_ns) // 10)
+            value_ns = np.partition(gaps_ns, len(gaps_ns) - longest)[-longest:].mean()
+        else:
+            share = 1.0 if of == "max" else int(of.removeprefix("p")) / 100
+            rank = max(math.ceil(share * len(gaps_ns) - 1e-9), 1)
+            value_ns = np.partition(gaps_ns, rank - 1)[rank - 1]
+        found[request] = value_ns / 1e9
+    return found
 
 
 def _step_gaps(steps: StepLog) -> Iterator[tuple[Int64, Int64]]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sim.clock import Clock
+from sim.errors import ScenarioError
 from sim.fleet.config import Fleet, PoolConfig
 from sim.fleet.service import ServiceLog
 from sim.fleet.wiring import wire
@@ -66,8 +67,14 @@ def run_cluster(
     env = Clock(initial_time=0)
     cluster = wire(env, table, fleet, progress)
     env.process(cluster.source.run())
-    with _few_collections():
-        env.run(until=until_ns)
+    try:
+        with _few_collections():
+            env.run(until=until_ns)
+    except OverflowError:
+        raise ScenarioError(
+            "the run would last longer than the clock counts, 292 years: a rate, a bandwidth or a "
+            "factor is far too small or too large"
+        ) from None
     for engine in cluster.engines:
         engine.close()
     cluster.requests.close()

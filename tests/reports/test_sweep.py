@@ -159,7 +159,7 @@ def test_any_two_axes_are_drawn_when_asked(folder: Path, read: Any) -> None:
     page = (folder / "sweep.html").read_text()
     assert page.count("<figure") == 2
     assert "TPOT p99 over GPU, by request rate" in page
-    assert "GPU busy over request rate" in page
+    assert "GPU busy in time over request rate" in page
     write_sweep_page(folder)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 from sim.errors import TraceError, shown
 from sim.request_table import RequestTable
+from workloads.readers.columns import find_columns, names_of, unnamed
 from workloads.readers.csv_table import split_row
 from workloads.readers.format import Format
 from workloads.readers.recording import Recording
@@ -30,6 +33,7 @@ _READERS = (
     "apex",
     "trie",
     "blis",
+    "columns",
 )
 FORMATS: dict[str, Format] = {
     known.name: known
@@ -43,7 +47,7 @@ _TEXT_KEYS = {"prompt", "text", "texts", "text_input", "messages", "conversation
 
 
 class ReadOptions(TypedDict, total=False):
-    """How a trace file is read; a format ignores the last two if it does not have them."""
+    """How a trace file is read; a format ignores the last three if it does not have them."""
 
     format: str | None
     """A key of FORMATS, or None to detect it."""
@@ -53,6 +57,8 @@ class ReadOptions(TypedDict, total=False):
     """Whether the coarse clock of Mooncake files is undone (the default)."""
     block_tokens: int | None
     """Tokens that a hash id stands for."""
+    columns: Mapping[str, str] | None
+    """The file's columns by key (`workloads.readers.columns`); they make its format ``columns``."""
 
 
 def read_trace(path: str | Path, **options: Unpack[ReadOptions]) -> RequestTable:
@@ -67,7 +73,8 @@ def read_recording(path: str | Path, **options: Unpack[ReadOptions]) -> Recordin
     no requests (see `workloads.servegen`).
     """
     path = Path(path)
-    name = options.get("format") or detect_format(path)
+    named = "columns" if options.get("columns") else None
+    name = options.get("format") or named or detect_format(path)
     if name not in FORMATS:
         raise TraceError(f"{path}: unknown format {shown(name)}; known formats:\n{_known()}")
     known = FORMATS[name]
@@ -80,21 +87,29 @@ def read_recording(path: str | Path, **options: Unpack[ReadOptions]) -> Recordin
 def detect_format(path: str | Path) -> str:
     """Return the name of the format that fits the first line: a CSV header or a JSON object.
 
-    Raises TraceError if none does, if the file only lies beside a trace, and if it holds texts
-    without token counts.
+    It is ``columns`` if no other fits, and well-known names say what is a request's lengths. Raises
+    TraceError if none does, if the file only lies beside a trace, and if it holds texts without
+    token counts.
     """
     path = Path(path)
     with open_text(path) as text:
         first = next((line for line in text if not line.isspace()), "")
     if not first:
         raise TraceError(f"{path}: the file is empty; known formats:\n{_known()}")
-    name = _json_format(path, first) if first.lstrip().startswith("{") else _csv_format(path, first)
-    if name is None:
-        raise TraceError(
-            f"{path}: format not recognised, the first line is {shown(first.rstrip())}; "
-            f"known formats:\n{_known()}"
-        )
-    return name
+    is_json = first.lstrip().startswith(("{", "["))
+    name = _json_format(first) if is_json else _csv_format(path, first)
+    if name is not None:
+        return name
+    with open_text(path) as text:
+        names = names_of(text, path)
+    if names and find_columns(names) is not None:
+        return "columns"
+    if is_json:
+        _refuse_texts(path, first, names)
+    raise TraceError(
+        f"{path}: format not recognised, the first line is {shown(first.rstrip())}; "
+        f"{unnamed(names)}; known formats:\n{_known()}"
+    )
 
 
 def files_of(path: Path) -> list[Path]:
@@ -119,25 +134,30 @@ def _csv_format(path: Path, header: str) -> str | None:
     return None
 
 
-def _json_format(path: Path, line: str) -> str | None:
+def _json_format(line: str) -> str | None:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
+    if not isinstance(row, dict):
+        return None
     for known in FORMATS.values():
         if known.matches_object is not None and known.matches_object(row):
             return known.name
-    turns = row.get("turns")
-    if isinstance(turns, list) and turns and isinstance(turns[0], dict):
-        row |= turns[0]
-    if _TEXT_KEYS & set(row):
+    return None
+
+
+def _refuse_texts(path: Path, line: str, names: list[str]) -> None:
+    """Raise TraceError if a file holds texts without token counts."""
+    with suppress(ValueError, RecursionError, LookupError, TypeError):
+        names = [*names, *json.loads(line)["turns"][0]]
+    if _TEXT_KEYS & {name.rpartition(".")[2] for name in names}:
         raise TraceError(
-            f"{path}: has texts without token counts ({', '.join(sorted(row)[:8])}); fleetcast "
+            f"{path}: has texts without token counts ({', '.join(sorted(names)[:8])}); fleetcast "
             "needs lengths: count tokens with your model's tokenizer and write input_length and "
             "output_length (aiperf), prompt_len and output_len (sglang), or a CSV with "
             "input_tokens,output_tokens"
         )
-    return None
 
 
 def _known() -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from workloads.readers.recording import Recording
 
-Option = Literal["spread_ticks", "block_tokens"]
+Option = Literal["spread_ticks", "block_tokens", "columns"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,11 +125,13 @@ def read_gemma4(fields: Fields) -> Decoder:
     if fields.flag("enable_moe_block", default=False):
         ffn = moe(fields, shared_width=width)
     first_shared = count - fields.optional_count("num_kv_shared_layers")
+    is_wide = fields.flag("use_double_wide_mlp", default=False)
+    shared_ffn = dense(Fields({"width": 2 * width}, fields.where), "width") if is_wide else ffn
     layers: list[tuple[Mixer, Ffn]] = []
     for layer, window in enumerate(windows(fields, lambda layer: (layer + 1) % 6 != 0)):
         attention = local if window else full
         if layer >= first_shared:
-            layers.append((SharedKv(gqa=attention, window=window), ffn))
+            layers.append((SharedKv(gqa=attention, window=window), shared_ffn))
         else:
             layers.append((windowed(attention, window), ffn))
     # Every layer has embeddings of its own, and the gates and projections that add them.

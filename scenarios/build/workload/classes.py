@@ -10,7 +10,7 @@ import numpy as np
 
 from scenarios.schema import Scenario
 from scenarios.schema.workload import RequestClass, Source
-from sim.books.metrics import LATENCIES, Slo
+from sim.books.metrics import Slo
 from sim.request_table import RequestTable
 from workloads.merge import merge
 
@@ -51,11 +51,13 @@ def class_slos(scenario: Scenario) -> list[Slo]:
     common = scenario.slo.model_dump()
     if not scenario.workload.classes:
         return [Slo(**common)]
-    names = [f"{name}_s" for name in LATENCIES]
-    return [
-        Slo(**{n: getattr(c.slo, n) if getattr(c.slo, n) is not None else common[n] for n in names})
-        for c in scenario.workload.classes
-    ]
+    every = []
+    for one in scenario.workload.classes:
+        own = {name: value for name, value in one.slo.model_dump().items() if value is not None}
+        if one.slo.itl_s is None:  # the scenario's gaps, by the scenario's own statistic
+            own.pop("itl_of")
+        every.append(Slo(**common | own))
+    return every
 
 
 def _sized(request_class: RequestClass, workload: Source, factor: float) -> RequestClass:

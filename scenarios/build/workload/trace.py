@@ -28,7 +28,8 @@ def trace_table(source: Source, seed: int) -> RequestTable:
     """
     trace = source.trace
     assert trace is not None
-    format_name = detect_format(trace.path) if trace.format is None else trace.format
+    named = "columns" if trace.columns else None
+    format_name = trace.format or named or detect_format(trace.path)
     _check_fits(trace, format_name)
     if format_name == "servegen":
         return _drawn_from_clients(source, trace, seed)
@@ -37,6 +38,7 @@ def trace_table(source: Source, seed: int) -> RequestTable:
         "skip_bad_rows": trace.skip_bad_rows,
         "spread_ticks": trace.spread_ticks,
         "block_tokens": trace.block_tokens,
+        "columns": trace.columns,
     }
     key = content_key(trace.path, path_content(Path(trace.path)), options)
     recording = memoized("trace", key, lambda: read_recording(trace.path, **options))
@@ -65,6 +67,10 @@ def trace_table(source: Source, seed: int) -> RequestTable:
 
 
 def _check_fits(trace: Trace, format_name: str) -> None:
+    if trace.columns and format_name != "columns":
+        raise ScenarioError(
+            f"workload.trace.columns: the format {format_name} has columns of its own"
+        )
     if trace.subset is not None and format_name != "servegen":
         raise ScenarioError(f"workload.trace.subset: a {format_name} trace has no parts to choose")
     if trace.block_tokens is not None and format_name not in _WITH_BLOCK_TOKENS:

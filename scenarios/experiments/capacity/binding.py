@@ -90,7 +90,12 @@ def _room(found: dict[str, Any], targets: dict[str, float], metric: str) -> str:
     return f" ({metric.upper()} {room}: its p99 is at {used:.0%} of the target)"
 
 
-_LABELS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "unfinished": "finishing"}
+_LABELS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E", "unfinished": "finishing"}
+
+_IN_EVERY_GAP = (
+    *("decode_weight_reads", "decode_state_reads", "communication", "launch_and_host"),
+    "remainder",
+)
 
 # share of the time at capacity that light load must have for load not to be the cause
 _MOSTLY = 0.6
@@ -141,13 +146,16 @@ def binding(
         "light_state": light["state"],
         "latency_s": at["latency_s"],
     }
-    cause = _cause(accounts)
+    # What is in every gap between tokens makes no single one longer than the others.
+    own = [row for row in accounts if metric != "itl" or row["account"] not in _IN_EVERY_GAP]
+    cause = _cause(own or accounts)
     found["cause"] = None if cause is None else cause["account"]
     head = "The queue binds, not the SLO" if by_queue else _head(metric, share, targets)
     lost = found["missed_by"].get("unfinished", 0.0)
     if lost > _MOST:
         return found | _lost(lost, at["reject_reasons"])
-    found["sentence"] = _sentence(head, _LABELS[metric], accounts, cause)
+    label = "the time between tokens" if metric == "itl" else _LABELS[metric]
+    found["sentence"] = _sentence(head, label, accounts, cause)
     found["advice"] = advice(found, targets)
     return found
 

@@ -24,7 +24,7 @@ from scenarios.experiments.capacity.search import Samples, Tally
 from scenarios.run.result import RunResult
 from sim.accounts import TIME_ACCOUNTS
 from sim.arrays import Float64
-from sim.books.metrics import LATENCIES, RequestMetrics, request_metrics
+from sim.books.metrics import LATENCIES, TARGETS, RequestMetrics, request_metrics
 from sim.books.window import Window, gpu_busy, kv_occupancy, time_weighted
 from sim.clock import to_ns
 from sim.fleet.cluster import RunLog, run_cluster
@@ -105,7 +105,11 @@ def measure(result: RunResult, plan: RunPlan) -> RunFacts:
         missed=int((counted & ~metrics.good).sum()),
         missed_by=missed_by | {"unfinished": int((counted & ~metrics.finished).sum())},
         reject_reasons=result.summary["requests"]["reject_reasons"],
-        latency_s={name: _latency(metrics, counted, name) for name in LATENCIES},
+        latency_s={
+            name: _latency(metrics, counted, name)
+            for name in TARGETS
+            if name in LATENCIES or name in metrics.met
+        },
         accounts_s=_accounts(result, counted, 1 - plan.attainment),
         state=_state(log, metrics, counted, window),
         evidence=result.summary["evidence"],
@@ -190,6 +194,7 @@ def _accounts(
         "tpot": (books.e2e_ns - books.ttft_ns) / gaps / 1e9,
         "e2e": books.e2e_ns / 1e9,
     }
+    seconds["itl"] = seconds["tpot"]  # of the requests with the longest gaps
     found = {}
     for name, posted in seconds.items():
         values = getattr(metrics, f"{name}_s")

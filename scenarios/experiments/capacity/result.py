@@ -16,6 +16,7 @@ from scenarios.experiments.capacity.search import Found
 from scenarios.run.warnings import CLOSE_TO_SATURATION
 from scenarios.schema import Scenario
 from sim import __version__
+from sim.books.metrics import TARGETS
 from sim.evidence import LABELS, weakest_share
 
 _LABEL_SHARE = 0.05  # share of the time from which on a label counts
@@ -63,6 +64,7 @@ def content(
             "attainment": None if question.stable else question.attainment,
             "precision": question.precision,
             "targets": targets,
+            **({"itl_of": scenario.slo.itl_of} if "itl" in targets else {}),
         },
         "answer": answer,
         "binding": binding(rows, at, targets, by_queue=by_queue),
@@ -144,7 +146,7 @@ def _saturation(rows: list[Row], found: Found) -> float | None:
 def _targets(scenario: Scenario) -> dict[str, float]:
     """Return metric -> the tightest target that any class has for it."""
     every = [slo.targets for slo in class_slos(scenario)]
-    names = [name for name in ("ttft", "tpot", "e2e") if any(name in of for of in every)]
+    names = [name for name in TARGETS if any(name in of for of in every)]
     return {name: min(of[name] for of in every if name in of) for name in names}
 
 

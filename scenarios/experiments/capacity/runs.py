@@ -27,6 +27,9 @@ from sim.errors import ScenarioError
 _REQUESTS = 1_000
 _OF_SATURATION = (0.12, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.2)
 _IN_FLIGHT = (1, 4, 16, 64, 256)
+_MOST_DOUBLINGS = 24
+_KEPT_UP = 0.8  # share of the arrivals that leave in time, in runs that do not queue
+_LEAST_RATE = 1e-6  # requests/s
 _BUSY = 0.7  # share of saturation at which the requests in the system are counted
 
 
@@ -56,12 +59,15 @@ def pilot(scenario: Scenario, variable: Variable) -> Pilot:
         return _pilot(result, levels, None, 0.0)
     has_arrivals = scenario.workload.generator is None
     result = _short(scenario, variable, own or (None if has_arrivals else 1.0))
-    limit = result.summary["saturation"]
-    if limit is None:
-        rejected = result.summary["requests"]["reject_reasons"]
+    counts, limit = result.summary["requests"], result.summary["saturation"]
+    if not counts["finished"]:
+        rejected = counts["reject_reasons"]
         why = f": {next(iter(rejected))}" if rejected else ""
         raise ScenarioError(f"no request of this workload is served{why}; there is no capacity")
-    saturation_per_s = limit["saturation_per_s"]
+    if limit is not None:
+        saturation_per_s = limit["saturation_per_s"]
+    else:  # the estimate does not know this scheduler's batches, or an engine's feature
+        saturation_per_s = _overloaded_per_s(scenario, variable, result)
     in_system = 0.0
     if not has_own_size(scenario):
         busy = _short(scenario, variable, _BUSY * saturation_per_s)
@@ -69,6 +75,22 @@ def pilot(scenario: Scenario, variable: Variable) -> Pilot:
     limit_level = saturation_per_s / _requests_per_s(result, variable)
     levels = tuple(limit_level * share for share in _OF_SATURATION)
     return _pilot(result, levels, limit_level, in_system)
+
+
+def _overloaded_per_s(scenario: Scenario, variable: Variable, result: RunResult) -> float:
+    """Return the requests/s that leave short runs of ever more load, once they leave later than
+    they come."""
+    served = result.figure("request_throughput", "value") or 0.0
+    per_level = _requests_per_s(result, variable)
+    for _ in range(_MOST_DOUBLINGS):
+        level = 2 * max(served, _LEAST_RATE) / per_level
+        before, served = (
+            served,
+            _short(scenario, variable, level).figure("request_throughput", "value") or 0.0,
+        )
+        if served < _KEPT_UP * level * per_level or served <= before:
+            break
+    return max(served, _LEAST_RATE)
 
 
 def _requests_per_s(result: RunResult, variable: Variable) -> float:

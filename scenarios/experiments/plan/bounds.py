@@ -23,6 +23,7 @@ from scenarios.experiments.plan.candidates import Candidate
 from scenarios.experiments.plan.targets import percentile_of
 from scenarios.schema.plan import Target
 from sim.arrays import Float64
+from sim.books.metrics import TARGETS
 from sim.kv.layout import PLAIN
 from sim.request_table import PrefixChains, RequestTable
 
@@ -110,6 +111,7 @@ def find_bounds(
     latency_s = {
         "ttft": np.where(held, prompts_s, np.inf),
         "tpot": np.where(held, decode_s, np.inf),
+        "itl": np.where(held, 0.0, np.inf),  # steps between may be shorter than their mean
         "e2e": np.where(held, prompts_s + decodes * decode_s, np.inf),
     }
     masks = [_of_class(target, table, counted) for target in targets]
@@ -167,7 +169,7 @@ def _engines(role: _Role, work: _Work, computed: Float64, due: _Due) -> float:
 
 
 def _deadlines(work: _Work, targets: Sequence[Target], masks: Sequence[Bool]) -> _Due:
-    due = {metric: np.full(len(work.prompt), np.inf) for metric in ("ttft", "tpot", "e2e")}
+    due = {metric: np.full(len(work.prompt), np.inf) for metric in TARGETS}
     missed = 0
     for target, mask in zip(targets, masks, strict=True):
         due[target.metric][mask] = np.minimum(due[target.metric][mask], target.within_s)

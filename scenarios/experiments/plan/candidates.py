@@ -81,7 +81,7 @@ _ELSEWHERE = {
     "hardware.gpu": "gpus",
     **{f"engine.{name}": "layouts" for name in (*_SIZES, "enable_expert_parallel")},
     **dict.fromkeys(("pool.replicas", "pools"), "layouts"),
-    **dict.fromkeys(("slo", "slo.ttft_s", "slo.tpot_s", "slo.e2e_s"), "targets"),
+    **dict.fromkeys(("slo", "slo.ttft_s", "slo.tpot_s", "slo.itl_s", "slo.e2e_s"), "targets"),
     "workload.rate_per_s": "demand",
     "prices": "gpus",
 }

@@ -14,6 +14,7 @@ from scenarios.experiments.capacity.search import Found, search
 from scenarios.experiments.plan.judge import Judge, Verdict
 from scenarios.experiments.plan.search import Outcome, Search, rank_key
 from scenarios.schema.plan import Target
+from sim.books.metrics import TARGETS
 
 _LOADS = (1.0, 1.08, 1.2, 1.4)
 _MORE = (1.25, 1.5)
@@ -84,7 +85,7 @@ def _finalist(outcome: Outcome, chosen: Search, judge: Judge) -> Finalist:
 
 def targets_by_metric(targets: Sequence[Target]) -> dict[str, float]:
     """Return metric -> the tightest time that any target has for it."""
-    names = [name for name in ("ttft", "tpot", "e2e") if any(t.metric == name for t in targets)]
+    names = [name for name in TARGETS if any(t.metric == name for t in targets)]
     return {name: min(t.within_s for t in targets if t.metric == name) for name in names}
 
 

@@ -184,6 +184,7 @@ def _asked(asked: Asked, question: Question) -> dict[str, Any]:
         "level": question.level,
         "targets": [
             {"of_class": t.of_class, "metric": t.metric, "share": t.share, "within_s": t.within_s}
+            | ({"itl_of": t.itl_of} if t.metric == "itl" else {})
             for t in question.targets
         ],
         "confidence": asked.plan.confidence,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from scenarios.run.result import RunResult
 from scenarios.schema import Scenario
 from scenarios.schema.plan import Target
 from scenarios.schema.workload import SloTargets
+from sim.books.token_times import request_gaps_s
 from sim.errors import ScenarioError
 from sim.recorder import UNSET
 
@@ -51,7 +53,10 @@ def _slo(targets: Sequence[Target], of_class: str | None) -> SloTargets:
         before = chosen.get(target.metric)
         if target.of_class == of_class and (before is None or before.share < target.share):
             chosen[target.metric] = target
-    return SloTargets(**{f"{name}_s": target.within_s for name, target in chosen.items()})
+    limits: dict[str, Any] = {f"{name}_s": one.within_s for name, one in chosen.items()}
+    if "itl" in chosen:
+        limits["itl_of"] = chosen["itl"].itl_of
+    return SloTargets(**limits)
 
 
 def met_by(
@@ -67,7 +72,7 @@ def met_by(
         own = np.ones(len(order), bool)
         if target.of_class is not None and table.class_index is not None:
             own = table.class_index[order] == table.class_names.index(target.of_class)
-        values = getattr(metrics, f"{target.metric}_s")[order]
+        values = _values(result, target)[order]
         # A one-token answer has no TPOT and meets any target; an unfinished request is late for
         # ever.
         late = np.where(finished, np.where(np.isnan(values), 0.0, values), np.inf)
@@ -80,6 +85,14 @@ def met_by(
             )
         )
     return tuple(found)
+
+
+def _values(result: RunResult, target: Target) -> NDArray[np.float64]:
+    """Return the value that a target limits of each request, in seconds ``[n]``."""
+    if target.metric == "itl":
+        return request_gaps_s(result.log, target.itl_of)
+    values: NDArray[np.float64] = getattr(result.metrics, f"{target.metric}_s")
+    return values
 
 
 def percentile_of(values: NDArray[np.float64], share: float) -> float:
@@ -165,7 +178,7 @@ def look(result: RunResult, plan: RunPlan, targets: Sequence[Target]) -> Look:
         own = counts
         if target.of_class is not None and table.class_index is not None:
             own = counts & (table.class_index == table.class_names.index(target.of_class))
-        values = getattr(metrics, f"{target.metric}_s")
+        values = _values(result, target)
         late = values > target.within_s
         if target.metric in ("ttft", "e2e"):  # not finished yet, but already too late
             late |= np.isnan(values) & ~metrics.finished & (waited_s > target.within_s)

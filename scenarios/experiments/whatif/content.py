@@ -185,6 +185,7 @@ def _variant(variant: Variant, runs: Mapping[str, Sequence[Run]], values: Values
         "evidence": first["evidence"],
         "label": first["label"],
         "requests": first["requests"],
+        "shares_prefixes": first["shares_prefixes"],
         "conditions": first["conditions"],
         **run_notes(of_variant),
     }
@@ -258,7 +259,25 @@ def _together(
         parts = [estimates[key] for _, estimates in chosen]
         gap, half = paired(beyond, whole, parts, independent=method.independent)
         by_figure[key] = {"product": product(*known)} | _change(gap, half, known[0])
+        most = _most(key, chosen[0][0], chosen[-1][0])
+        if most is not None and by_figure[key]["product"] > most:
+            by_figure[key]["most"] = most
     return nothing | {"figures": by_figure}
+
+
+def _most(key: str, base: Values, whole: Values) -> float | None:
+    """Return the most that a rate can come to, because no more requests arrive; None: no limit."""
+    load, saturation, served = (base[name] for name in ("load", "saturation", "request_throughput"))
+    if load is None or saturation is None or not served:
+        return None
+    offered = load * saturation
+    per_request = {
+        "goodput": 1.0,
+        "request_throughput": 1.0,
+        "output_throughput": (base["output_throughput"] or 0.0) / served,
+        "goodput_per_gpu": 1.0 / (whole["gpus"] or 1.0),
+    }
+    return offered * per_request[key] if key in per_request else None
 
 
 def _method(method: Method, runs: Sequence[Run]) -> dict[str, Any]:

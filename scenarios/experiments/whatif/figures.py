@@ -122,7 +122,8 @@ def reduce_run(result: RunResult, *, with_sections: bool = False) -> Run:
             name: _quantiles(getattr(result.metrics, f"{name}_s")[counted]) for name in LATENCIES
         },
         counted=int(counted.sum()),
-        summary={key: result.summary[key] for key in kept} | {"label": label},
+        summary={key: result.summary[key] for key in kept}
+        | {"label": label, "shares_prefixes": result.log.table.chains is not None},
     )
 
 

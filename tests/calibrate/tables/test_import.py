@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from calibrate.tables.kernel_lines import read_lines
 from calibrate.tables.kernel_tables import build_tables, target_of
 from calibrate.tables.link_fit import fit_regimes, regime_seconds
-from costmodels.hardware.gpus import gpu_of_device, load_gpu
+from costmodels.hardware.gpus import load_gpu
 from costmodels.tables.kinds import KINDS
 from costmodels.tables.store import load_folder, load_table
 from scenarios.calibration.kernels import import_facts
@@ -123,7 +123,7 @@ def test_the_device_must_be_one_that_is_known(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="several devices"):
         target_of(read(tmp_path, both), None)
     names = ["NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA L4"]
-    found = [gpu_of_device(name).name for name in names]
+    found = [load_gpu(name).name for name in names]
     assert found == ["H200-SXM", "A100-SXM-80GB", "H100-SXM", "L4"]
 
 

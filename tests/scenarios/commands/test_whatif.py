@@ -158,7 +158,7 @@ def test_a_change_of_nothing_reads_the_same() -> None:
     content = compared(tiny(60), same, replications=2).content
     text = printed(content)
     assert text.startswith("No change moves E2E mean")
-    assert "same: changes nothing; pool.replicas=1 was so." in text
+    assert "same: changes nothing; pool.replicas=1 is so already." in text
     rows = [line.split() for line in text.splitlines() if line.startswith(("TTFT", "Saturation"))]
     assert rows
     assert all(row[-1] == "same" for row in rows)
@@ -202,3 +202,33 @@ def test_a_folder_that_is_not_a_what_if_says_so(text: str, words: str) -> None:
         read_whatif(".")
     assert words in str(caught.value)
     assert "whatif.json" in str(caught.value)
+
+
+def test_prefix_caching_is_on_already_and_finds_nothing() -> None:
+    caching = Change(name="caching", settings={"kv.enable_prefix_caching": True})
+    text = " ".join(printed(compared(tiny(60), caching, replications=2).content).split())
+    assert "caching is so already (kv.enable_prefix_caching=true)." in text
+    assert "share no prefixes, so nothing can be hit" in text
+    shared = tiny(60)
+    shared["workload"]["generator"]["system_prompts"] = {"tokens": 64}
+    text = " ".join(printed(compared(shared, caching, replications=2).content).split())
+    assert "caching is so already" in text
+    assert "share no prefixes" not in text
+
+
+def test_no_product_beyond_what_arrives() -> None:
+    """Ratios to a baseline that serves next to nothing in time multiply to nonsense."""
+    overloaded = tiny(300, slo={"ttft_s": 0.5})
+    overloaded["workload"]["rate_per_s"] = 60
+    overloaded["engine"] = {"max_num_seqs": 12}
+    more = [
+        Change(name="seqs", settings={"engine.max_num_seqs": 256}),
+        Change(name="replicas", settings={"pool.replicas": 4}),
+    ]
+    content = compared(overloaded, *more, by="goodput", replications=3).content
+    row = content["together"]["figures"]["goodput"]
+    served, arrive = (row["product"] + row["delta"], row["most"])
+    assert served <= 1.05 * arrive < row["product"]
+    text = " ".join(printed(content).split())
+    assert "that arrive: their gains overlap. Simulated, it is" in text
+    assert "the product, within the interval" not in text.split("If effects multiplied")[1]

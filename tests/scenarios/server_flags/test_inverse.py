@@ -121,3 +121,13 @@ def test_each_pool_has_commands_of_its_own() -> None:
         ("d", "sglang", 5, "H200"),
     ]
     assert "--tensor-parallel-size 2" in rows[0]["command"]
+
+
+def test_longer_positions_are_written_and_read_back() -> None:
+    values = {"model": "Qwen/Qwen3-32B", "workload": WORKLOAD}
+    engine = {"max_position_embeddings": 131_072, "max_model_len": 131_072}
+    for name in TABLES:
+        command = command_of(parse_scenario(values | {"engine": engine}), name)
+        assert "engine.max_position_embeddings" not in command.unsaid
+        read = yaml.safe_load(read_command(name, [command.command], flags={}).text)
+        assert read["engine"]["max_position_embeddings"] == 131_072

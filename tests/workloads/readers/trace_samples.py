@@ -213,6 +213,10 @@ BLIS = _BLIS_HEADER + (
     "3,c2,t1,batch,,0,g2,48,true,50,8,0,40000,40000,45000,49000,8,ok,stop\n"
 )
 
+COLUMNS = "ts,route,usage.prompt_tokens,usage.completion_tokens,cost\n" + "".join(
+    f"2026-11-29T09:00:{s:02d}.250Z,chat,{300 + s},{s},0.1\n" for s in range(40)
+)
+
 SAMPLES: dict[str, dict[str, str]] = {
     "azure": {"trace": AZURE},
     "burstgpt": {"trace": BURSTGPT},
@@ -229,6 +233,7 @@ SAMPLES: dict[str, dict[str, str]] = {
     "apex": {"trace": APEX},
     "trie": {"trace": TRIE},
     "blis": {"trace": BLIS},
+    "columns": {"trace": COLUMNS},
 }
 """By format the files of a trace, the trace itself first."""
 

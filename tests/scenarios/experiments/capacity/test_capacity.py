@@ -297,3 +297,30 @@ def test_command_line_faults(tmp_path: Path) -> None:
     assert "error: no SLO" in refused.output
     unchecked = CliRunner().invoke(app, ["capacity", str(path), "--check"])
     assert unchecked.exit_code == 2
+
+
+@pytest.mark.parametrize("scheduler", ["static", "orca", "sarathi"])
+def test_every_scheduler_has_a_capacity(scheduler: str) -> None:
+    """Where saturation is not estimated, the search begins at what overload lets leave."""
+    found = find(engine={"scheduler": scheduler})
+    low, high = found["answer"]["interval"]
+    assert 0 < low <= found["answer"]["capacity"] <= high
+    assert found["answer"]["of_saturation"] is None
+    at = found["answer"]["capacity"]
+    kept = simulate(parse_scenario(scenario(engine={"scheduler": scheduler}) | rate(0.5 * at)))
+    assert kept.summary["slo"]["attainment"] > 0.9
+
+
+def rate(per_s: float) -> dict[str, Any]:
+    return {"workload": {"generator": CHAT, "rate_per_s": per_s, "num_requests": 300}}
+
+
+def test_gaps_between_tokens_can_bind() -> None:
+    slo = {"itl_s": 0.03, "itl_of": "longest_tenth", "ttft_s": 5.0}
+    found = find(slo=slo)
+    assert found["question"]["targets"] == {"ttft": 5.0, "itl": 0.03}
+    assert found["question"]["itl_of"] == "longest_tenth"
+    assert found["binding"]["metric"] == "itl"
+    assert found["binding"]["cause"] not in ("decode_weight_reads", "remainder")
+    tighter = find(slo=slo | {"itl_of": "max"})
+    assert tighter["answer"]["capacity"] < found["answer"]["capacity"]
