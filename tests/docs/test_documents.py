@@ -117,6 +117,7 @@ def test_python_examples_run(
     assert (workplace / "results" / "mine" / "summary.json").exists()
 
 
+@pytest.mark.usefixtures("trusts_tmp_path")
 def test_the_scheduler_is_twenty_lines_and_changes_the_order(workplace: Path) -> None:
     example = (workplace / "my_policies.py").read_text()
     assert len(example.splitlines()) <= 20
