@@ -14,11 +14,7 @@ from costmodels.hardware.gemm_paths import cache_path, unpack_seconds
 from costmodels.hardware.gpus import GpuSpec
 from costmodels.hardware.kernel_curves import core_instructions_per_s
 from costmodels.hardware.links import exchange_seconds
-from costmodels.hardware.roofline import (
-    OperatorSeconds,
-    operator_seconds,
-    tile_by_tile,
-)
+from costmodels.hardware.roofline import OperatorSeconds, operator_seconds, tile_by_tile
 from costmodels.layouts.shard import RankShard
 from costmodels.models.layers.gqa import Gqa
 from costmodels.models.layers.parts import Mixer, heads_per_kv

@@ -199,9 +199,9 @@ def test_unused_window_is_accepted() -> None:
             r"weight_block_size \[64, 64\] is not supported",
         ),
         (LLAMA | {"hidden_size": None}, "hidden_size is missing"),
-        (LLAMA | {"hidden_size": "4096"}, "hidden_size must be a positive integer, not '4096'"),
+        (LLAMA | {"hidden_size": "4096"}, "hidden_size must be a positive integer.*, not '4096'"),
         (LLAMA | {"num_hidden_layers": True}, "num_hidden_layers must be a positive integer"),
-        (LLAMA | {"num_hidden_layers": 0}, "num_hidden_layers must be a positive integer, not 0"),
+        (LLAMA | {"num_hidden_layers": 0}, "num_hidden_layers must be a positive integer.*, not 0"),
         (LLAMA | {"num_key_value_heads": 3}, "not a multiple of num_key_value_heads 3"),
         (LLAMA | {"hidden_size": 250}, "give head_dim"),
         (LLAMA | {"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
@@ -232,8 +232,8 @@ def test_bad_files(tmp_path: Path, content: str) -> None:
 
 
 def test_missing_and_binary_files(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="cannot be read"):
+    with pytest.raises(ScenarioError, match="No such file"):
         read_hf_config(tmp_path / "absent.json")
     (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ScenarioError, match="not a JSON file"):
+    with pytest.raises(ScenarioError, match="not a text file"):
         read_hf_config(tmp_path)
