@@ -76,17 +76,17 @@ class EngineOptions(Section):
     profile: str = Field(
         "vllm-0.25", description="an engine and version, or a calibration file (.yaml)"
     )
-    version: Annotated[str, BeforeValidator(_version_text)] | None = Field(
-        None,
-        description="of the profile's engine, as 0.11 or 0.19.1: the nearest profile stands for "
-        "it; None: the profile's own",
-    )
     operators: str | dict[str, str] = Field(
         "fitted",
         description="where kernel times come from: fitted, datasheet, ours (fleetcast's measured "
         "tables), aic or aic:vllm-0.24 (AIConfigurator's), a folder of tables or table files "
         "(.parquet, separated by commas); or one of them by family, as {default: fitted, gemm: "
         "ours}",
+    )
+    version: Annotated[str, BeforeValidator(_version_text)] | None = Field(
+        None,
+        description="of the profile's engine, as 0.11 or 0.19.1: the nearest profile stands for "
+        "it; None: the profile's own",
     )
     tensor_parallel_size: Annotated[Whole, Field(ge=1, le=1024)] = Field(
         1, description="GPUs that share each layer of a replica"
