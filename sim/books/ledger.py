@@ -202,7 +202,7 @@ def _post(
     _move(ttft, early, apart)
     _move(after, late, apart)
 
-    _enter(ttft, steps, first)
+    _enter(ttft, steps, first, _account_of_first_row(apart, first))
     ttft[:, COLUMN[FAILURE_REWORK]] += rows["sent_ns"] - rows["arrival_ns"]
     ttft[:, COLUMN[KV_TRANSFER]] += rows["fetch_ns"]
     before_ns = rows["fetch_ns"] + rows["api_arrival_ns"]

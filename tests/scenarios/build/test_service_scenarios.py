@@ -196,7 +196,10 @@ def test_own_admission_policies_are_found_and_checked(tmp_path: Path) -> None:
             "no pool 'x'",
         ),
         ({"clients": {"retry_budget": -1}}, "clients.retry_budget"),
-        ({"clients": {"ttft_timeout_s": 5, "e2e_timeout_s": 3}}, "not before its first token"),
+        (
+            {"clients": {"ttft_timeout_s": 5, "e2e_timeout_s": 3}},
+            "cannot be there before its first token",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(sections: dict[str, Any], message: str) -> None:

@@ -83,7 +83,7 @@ def test_a_file_holds_the_host(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("format: 1\n", "describes no host"),
-        ("- 1\n", "describes no host"),
+        ("- 1\n", "holds no fields"),
         ("{", "flow"),
         ("format: host 1\npython_call_s: 3.0e-8\n", "launch_s is missing"),
         ("format: host 1\npython_call_s: 3.0e-8\nlaunch_s: -1.0\n", "launch_s"),

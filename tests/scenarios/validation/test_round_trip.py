@@ -69,7 +69,7 @@ def test_absent_files_and_skipped_parts_leave_their_rows_out(sample: Path, tmp_p
     ("changes", "message"),
     [
         ({"hf_config": None}, "field hf_config is missing"),
-        ({"hf_config": LLAMA | {"model_type": "rwkv7"}}, "deepseek_v3"),
+        ({"hf_config": LLAMA | {"model_type": "rwkv7"}}, "rwkv7"),
         ({"gpu": "Tesla P100-SXM2-16GB, 16384 MiB"}, "field gpu is 'Tesla P100-SXM2-16GB'"),
         ({"gpu": None}, "field gpu is missing"),
         ({"block_size": "many"}, "field block_size must be a positive integer"),

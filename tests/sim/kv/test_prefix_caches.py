@@ -14,6 +14,7 @@ from hypothesis import Phase, given, settings
 
 from policies import EVICTIONS, ROUTERS, SCHEDULERS
 from scenarios.build.plugins import eviction_factory
+from scenarios.files.trusted import PLUGINS
 from sim.engine.config import EngineConfig
 from sim.errors import PolicyError, ScenarioError
 from sim.kv.eviction import CacheConfig
@@ -22,7 +23,7 @@ from sim.protocols import CachedContent, Eviction
 from sim.request import Request
 from sim.request_table import PrefixChains, RequestTable
 from tests.properties.caches import CACHES, RADIX, RADIX_ENGINES, evicting
-from tests.properties.checkout import SHARED
+from tests.properties.checkout import CHECKOUT, SHARED
 from tests.properties.costs import COSTS, AffineCost
 from tests.properties.engines import small_run
 from tests.properties.outcome import outcome
@@ -277,7 +278,8 @@ def made(name: str) -> Eviction:
     return eviction_factory(f"{__name__}:{name}", EVICTIONS)()
 
 
-def test_a_users_own_policy() -> None:
+def test_a_users_own_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PLUGINS, str(CHECKOUT))
     chains = [[1, 2], [1, 2], [5, 6], [7, 8]]
     kv = cache_of(chains, CacheConfig(make_eviction=lambda: made("by_uses")), blocks=4)
     for row in range(4):
