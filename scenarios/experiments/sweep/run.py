@@ -100,8 +100,9 @@ def _run_all(
     """Simulate the points that ``results`` lacks and add each result as soon as it is there.
 
     ``runs`` is a folder for full result folders, by address. The columns that the file names are
-    checked with the first row, before the others are waited for. Raises `ScenarioError` for a
-    column that is not there, or if workers would compute something else.
+    checked with a few requests of the first point before anything else is run, and with the first
+    row. Raises `ScenarioError` for a column that is not there, or if workers would compute
+    something else.
     """
     addresses = {point.address for point in grid.points}
     memo = {
@@ -131,6 +132,10 @@ def _run_all(
 
     for result in memo.values():
         check(result)
+    if not is_checked and grid.points and _names_columns(sweep):
+        columns = _columns_of_few(grid.points[0])
+        if columns:
+            check_columns(sweep, columns)
     started = time.perf_counter()
     run_points(
         grid.points,
@@ -167,6 +172,25 @@ def run_one(point: Point, *, keep: Path | None) -> Result:
         why = f"the simulator broke: {describe(error)}"
         result = Result(key=point.address, status="lost", error=why)
     return replace(result, core_s=time.process_time() - started)
+
+
+_FEW_REQUESTS = 50
+
+
+def _names_columns(sweep: Sweep) -> bool:
+    file = sweep.file
+    return bool(file.best or file.require or file.plots)
+
+
+def _columns_of_few(point: Point) -> list[str]:
+    """Return the columns that a few requests of a point give; none if they cannot be run."""
+    few = {"num_requests": _FEW_REQUESTS, "duration_s": None}
+    workload = point.scenario.workload.model_copy(update=few)
+    update = {"workload": workload, "warmup_s": 0.0, "replications": 1, "bands": False}
+    try:
+        return list(row_of(simulate(point.scenario.model_copy(update=update))))
+    except FleetcastError:
+        return []  # the runs themselves will say why
 
 
 def _folder_of(result: RunResult, lies_in: Path) -> dict[str, bytes]:
