@@ -27,7 +27,9 @@ class CacheIndex:
             tuple[int, int, int, int, int]
         ] = []  # (due_ns, order of sending, replica, prefix id, blocks)
         self._made = 0
-        self._holders: dict[int, dict[int, None]] = {}
+        self._holders: dict[int, int | dict[int, None]] = {}
+        """By prefix: the replica that holds it, or a mapping if there are several. Most prefixes
+        have one holder, and a mapping takes as much memory as ten of them."""
         if self._delay_ns:
             context.watch_caches(self._note, when="deferred_timed")
         else:
@@ -44,17 +46,20 @@ class CacheIndex:
         """
         self._take_in()
         for position in range(len(prefix_ids) - 1, -1, -1):
-            holders = self._holders.get(prefix_ids[position])
+            prefix_id = prefix_ids[position]
+            holders = self._of(prefix_id)
             if not holders:
                 continue
             if enough in holders:
                 self._context.catch_up(enough)
                 self._take_in()
+                holders = self._of(prefix_id)
                 if enough in holders:
                     return position + 1, holders
             for replica in list(holders):
                 self._context.catch_up(replica)
             self._take_in()
+            holders = self._of(prefix_id)
             if holders:
                 return position + 1, holders
         return 0, {}
@@ -64,7 +69,7 @@ class CacheIndex:
         self._context.catch_up(replica)
         self._take_in()
         for position in range(len(prefix_ids) - 1, -1, -1):
-            if replica in self._holders.get(prefix_ids[position], ()):
+            if replica in self._of(prefix_ids[position]):
                 return position + 1
         return 0
 
@@ -87,12 +92,26 @@ class CacheIndex:
         while self._under_way and self._under_way[0][0] <= now_ns:
             self._apply(*heappop(self._under_way)[2:])
 
+    def _of(self, prefix_id: int) -> dict[int, None]:
+        """Return the replicas that hold a prefix."""
+        held = self._holders.get(prefix_id)
+        if held is None:
+            return {}
+        return {held: None} if isinstance(held, int) else held
+
     def _apply(self, replica: int, prefix_id: int, resident_blocks: int) -> None:
+        held = self._holders.get(prefix_id)
         if resident_blocks:
-            self._holders.setdefault(prefix_id, {})[replica] = None
+            if held is None:
+                self._holders[prefix_id] = replica
+            elif not isinstance(held, int):
+                held[replica] = None
+            elif held != replica:
+                self._holders[prefix_id] = {held: None, replica: None}
             return
-        holders = self._holders.get(prefix_id)
-        if holders is not None:
-            holders.pop(replica, None)
-            if not holders:
+        if held == replica:
+            del self._holders[prefix_id]
+        elif isinstance(held, dict):
+            held.pop(replica, None)
+            if not held:
                 del self._holders[prefix_id]
