@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from policies.routers.cache_index import CacheIndex
@@ -19,9 +18,9 @@ class Conductor:
     queue. An engine that caches less of the prompt than another may fetch the rest over the
     network, if that is faster than computing it and the other caches more than
     ``balance_threshold`` times as much. Prefixes in demand are replicated so, and the fetch counts
-    in the estimate. Of the prompts in a queue it counts what it found not to be cached when it sent
-    them there; decodes are not priced, and the network is taken as idle. The router learns
-    ``cache_delay_s`` late what is cached and evicted. The lowest index wins among equals.
+    in the estimate. The queue is estimated in prompt tokens, as if none were cached; the network as
+    if it were idle. The router learns ``cache_delay_s`` late what is cached and evicted. The lowest
+    index wins among equals.
 
     Source: Qin et al. 2025 (Mooncake, FAST; arXiv 2407.00079), algorithm 1 and section 6.
     """
@@ -39,7 +38,7 @@ class Conductor:
         self._threshold = balance_threshold
         self._index = CacheIndex(context, cache_delay_s)
         n = context.num_replicas
-        self._queues = [_Queue() for _ in range(n)]
+        self._queued = [0] * n
         self._is_down = [False] * n
         self._shortest = Lowest(n)
         self._s_per_token: list[float | None] = [None] * n
@@ -51,28 +50,24 @@ class Conductor:
         depth, holders = self._index.deepest(ids)
         longest = min(depth * size, prompt - 1)
         peers = [replica for replica in holders if not self._is_down[replica]]
-        queues = self._queues
-        peer = min(peers, key=lambda replica: (queues[replica].tokens, replica), default=None)
-        best: tuple[float, int, int, Fetch | None] | None = None
+        peer = min(peers, key=lambda replica: (self._queued[replica], replica), default=None)
+        best: tuple[float, int, Fetch | None] | None = None
         for replica in sorted({*peers, self._shortest.best()}):
             local = longest if replica in holders else self._cached(ids[:depth], replica)
-            queue_s = queues[replica].tokens * self._prefill_s_per_token(replica)
+            queue_s = self._queued[replica] * self._prefill_s_per_token(replica)
             found_s = queue_s + self._context.prefill_s(replica, local, prompt - local)
             if best is None or found_s < best[0]:
-                best = found_s, replica, local, None
+                best = found_s, replica, None
             bandwidth = self._context.fetch_bytes_per_s
             if peer is None or bandwidth is None or longest <= self._threshold * local:
                 continue
             transfer_s = (longest - local) * self._context.kv_bytes_per_token / bandwidth
             prefill_s = self._context.prefill_s(replica, longest, prompt - longest)
             if queue_s + transfer_s + prefill_s < best[0]:
-                fetch = Fetch(peer, longest)
-                best = queue_s + transfer_s + prefill_s, replica, longest, fetch
+                best = queue_s + transfer_s + prefill_s, replica, Fetch(peer, longest)
         assert best is not None
-        _, replica, cached, planned = best
-        queues[replica].sent(prompt, prompt - cached)
-        self._shortest.set(replica, queues[replica].tokens)
-        self._planned = None if planned is None else (request.index, replica, planned)
+        _, replica, fetch = best
+        self._planned = None if fetch is None else (request.index, replica, fetch)
         return replica
 
     def source(self, request: Request, replica: int) -> Fetch | None:
@@ -83,8 +78,8 @@ class Conductor:
         return self._planned[2]
 
     def publish(self, replica: int, load: ReplicaLoad) -> None:
-        self._queues[replica].seen(load.queued_tokens)
-        self._shortest.set(replica, self._queues[replica].tokens)
+        self._queued[replica] = load.queued_tokens
+        self._shortest.set(replica, load.queued_tokens)
 
     def down(self, replica: int) -> None:
         self._index.lost(replica)
@@ -107,29 +102,6 @@ class Conductor:
             found = self._context.prefill_s(replica, 0, _COMMON_TOKENS) / _COMMON_TOKENS
             self._s_per_token[replica] = found
         return found
-
-
-class _Queue:
-    """Prompts that were sent to an engine and wait there, as far as the router knows."""
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        """Tokens to compute: of each prompt, those that were not cached when it was sent."""
-        self._prompts: deque[tuple[int, int]] = deque()  # (tokens, of which to compute)
-        self._prompt_tokens = 0
-
-    def sent(self, prompt: int, uncached: int) -> None:
-        """Count a prompt that was sent to the engine."""
-        self._prompts.append((prompt, uncached))
-        self._prompt_tokens += prompt
-        self.tokens += uncached
-
-    def seen(self, queued_tokens: int) -> None:
-        """Drop the oldest prompts, until those that are left are as long as the engine's queue."""
-        while self._prompts and self._prompt_tokens > queued_tokens:
-            prompt, uncached = self._prompts.popleft()
-            self._prompt_tokens -= prompt
-            self.tokens -= uncached
 
 
 _COMMON_TOKENS = 4096

@@ -22,8 +22,6 @@ from policies.routers.prefix_affinity import PrefixAffinity
 from policies.routers.random import Random
 from policies.routers.session_sticky import SessionSticky
 from scenarios.build.plugins import load_attribute, scheduler_factory
-from scenarios.files.load import parse_scenario
-from scenarios.run.simulate import simulate
 from sim.engine.config import EngineConfig
 from sim.errors import ScenarioError
 from sim.fleet.cluster import RunLog, run_cluster
@@ -272,31 +270,3 @@ def test_an_index_looks_at_one_holder_where_that_is_enough() -> None:
         router.publish(replica, ReplicaLoad(0, loads[replica]))
     assert set(loads) == {2}
     assert len(asked) == 100
-
-
-def test_the_conductor_keeps_prompts_with_their_prefixes_when_queues_grow() -> None:
-    """Overloaded engines that cache a prefix look as short as what is left to compute there."""
-    values = {
-        "model": "mistral-7b",
-        "hardware": {"gpu": "A10G"},
-        "workload": {
-            "rate_per_s": 20,
-            "num_requests": 500,
-            "generator": {
-                "system_prompts": {"count": 60, "tokens": 3000},
-                "input_tokens": {"fixed": 200},
-                "output_tokens": {"fixed": 40},
-            },
-        },
-        "bands": False,
-    }
-    found = {}
-    for router in ("least_loaded", "conductor"):
-        pool = {"replicas": 8, "router": router}
-        result = simulate(parse_scenario(values | {"pool": pool}))
-        found[router] = (result.figure("cache_hit_fraction"), result.figure("e2e"))
-    (hits, e2e_s), (hits_blind, e2e_blind_s) = found["conductor"], found["least_loaded"]
-    assert hits is not None
-    assert e2e_s is not None
-    assert hits > 1.5 * (hits_blind or 1.0)
-    assert e2e_s < 0.7 * (e2e_blind_s or 0.0)
