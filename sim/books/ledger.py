@@ -221,7 +221,8 @@ def _account_of_first_row(apart: _Apart, first: Int64) -> Int64:
     """Return where each request's first row was posted: a joining request may lose its blocks at
     once."""
     account = np.full(len(first), COLUMN[LAUNCH_AND_HOST])
-    at_once = apart.start == first[apart.request]
+    # One that is swapped out and in within a step has an interval without rows.
+    at_once = (apart.start == first[apart.request]) & (apart.stop >= apart.start)
     account[apart.request[at_once]] = apart.account[at_once]
     return account
 
