@@ -11,6 +11,7 @@ from tests.coverage.points import Point
 
 LEVEL = 0.9
 ANY = "any"
+LEAST_COVERAGE = 0.8
 FEWEST_FAMILIES = 4
 """Families below which a cell is not kept, and the wider one that holds it serves."""
 _WIDENINGS = np.arange(1.0, 4.01, 0.05)
@@ -39,7 +40,10 @@ def bands(points: Sequence[Point]) -> dict[str, dict[str, dict[str, Band]]]:
                 cell = _cell(points, label, metric, regime)
                 if len({point.family for point in cell}) < FEWEST_FAMILIES:
                     continue
-                found.setdefault(label, {}).setdefault(metric, {})[regime] = band_of(cell)
+                band = band_of(cell)
+                # What covers too few families that are left out leaves its place to a wider cell.
+                if band.coverage >= LEAST_COVERAGE or (label, regime) == (ANY, ANY):
+                    found.setdefault(label, {}).setdefault(metric, {})[regime] = band
     return found
 
 
