@@ -49,8 +49,11 @@ def test_a_biased_forecast_has_a_band_to_one_side() -> None:
 def test_few_families_are_left_to_wider_cells() -> None:
     few = bands(points(FEWEST_FAMILIES - 1, 5, 0.1))
     assert few == {}
-    enough = bands(points(FEWEST_FAMILIES, 5, 0.1))
-    assert set(enough) == {"fitted", ANY}
+    assert set(bands(points(8, 5, 0.1))) == {"fitted", ANY}
+
+
+def test_what_covers_too_little_is_left_to_wider_cells() -> None:
+    assert set(bands(points(FEWEST_FAMILIES, 5, 0.1))) == {ANY}
 
 
 def test_the_shipped_bands_hold_on_families_left_out() -> None:
