@@ -198,7 +198,8 @@ def _chunk_operators(work: AttentionWork, count: int, sums: PrefillSums) -> list
     """Return the work of chunks that is not proportional to their query-key pairs."""
     found = []
     token_flops, token_bytes = work.prefill_token_flops, work.prefill_token_bytes
-    if token_bytes and not work.prefill:  # linear attention: both are of the same kernels
+    if (token_flops or token_bytes) and not work.prefill:
+        # Linear attention: both are of the same kernels.
         term = ContextTerm(name="chunks", flops=token_flops, bytes=token_bytes)
         found.append(term_operator(term, count, sums.tokens, sums.tokens))
         token_flops = token_bytes = 0.0

@@ -132,7 +132,7 @@ def test_work_comes_in_short_bursts_and_ends_soon(call_s: float, copies: int) ->
 def test_the_time_foreseen_is_about_the_time_taken(call_s: float, copies: int) -> None:
     _, gpu = timed(call_s, copies)
     foreseen = foreseen_s(call_s, copies, "cuda")
-    assert foreseen == pytest.approx(gpu.clock_s, rel=0.4, abs=0.015)
+    assert foreseen == pytest.approx(gpu.clock_s, rel=0.4, abs=0.06)
 
 
 @settings(deadline=None)
