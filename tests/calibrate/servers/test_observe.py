@@ -32,10 +32,10 @@ def test_an_answer_has_the_times_of_the_servers_law() -> None:
         assert server.check() == ["tiny"]
         answer = server.complete(list(range(1000)), 6)
     assert (answer.prompt_tokens, answer.output_tokens) == (1000, 6)
-    # a busy machine sleeps longer than it is asked to
-    assert 0.04 <= answer.ttft_s < 0.1
+    # a busy machine sleeps longer than it is asked to, and reads a first token late
+    assert 0.035 <= answer.ttft_s < 0.3
     assert answer.tpot_s is not None
-    assert 0.02 <= answer.tpot_s < 0.05
+    assert 0.015 <= answer.tpot_s < 0.1
     (body,) = engine.bodies
     assert body["ignore_eos"] is True
     assert body["max_tokens"] == 6
