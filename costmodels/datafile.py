@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -87,26 +87,44 @@ def parse_json(text: str, where: str) -> Any:
 def read_yaml_object(path: Path) -> dict[str, Any]:
     """Return the mapping in a user's YAML file. Raises `ScenarioError` for a file that holds
     none."""
-    loader = yaml.SafeLoader("")
+    text = read_user_text(path)
     try:
-        loader = yaml.SafeLoader(read_user_text(path))
-        node = loader.get_single_node()
-        check_values(node, str(path))
-        content = None if node is None else loader.construct_document(node)
+        content = yaml_value(text, str(path))
     except yaml.YAMLError as error:
         raise ScenarioError(f"{path}: not valid YAML ({error})") from None
-    except RecursionError:
-        raise ScenarioError(f"{path}: nested too deeply, or a part refers to itself") from None
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ScenarioError(f"{path}: a value cannot be read: {error}") from None
-    finally:
-        loader.dispose()
     if not isinstance(content, dict):
         raise ScenarioError(f"{path}: holds no fields")
     return content
 
 
-def check_values(node: yaml.Node | None, where: str) -> None:
+def yaml_value(
+    text: str, where: str, look_at: Callable[[yaml.Node], None] = lambda node: None
+) -> Any:
+    """Return the value of a YAML document, None of an empty one.
+
+    ``look_at`` sees the document's nodes before its values are built. Raises `yaml.YAMLError` for
+    bad syntax, and `ScenarioError` with ``where`` it stands for more values than `MOST_VALUES` and
+    for values that cannot be built.
+    """
+    loader = yaml.SafeLoader("")
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_values(node, where)
+        look_at(node)
+        return loader.construct_document(node)
+    except RecursionError:
+        raise ScenarioError(f"{where}: nested too deeply, or a part refers to itself") from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        # PyYAML's constructors let these through: a date of month 13, `!!bool perhaps`.
+        raise ScenarioError(f"{where}: a value cannot be read: {error}") from None
+    finally:
+        loader.dispose()
+
+
+def _check_values(node: yaml.Node, where: str) -> None:
     """Raise `ScenarioError` for a YAML document whose aliases would expand to too many values, and
     for a number in base 60."""
     sizes: dict[int, int] = {}
@@ -128,7 +146,7 @@ def check_values(node: yaml.Node | None, where: str) -> None:
             sizes[id(one)] = 1 + sum(map(size, parts))
         return sizes[id(one)]
 
-    if node is not None and size(node) > MOST_VALUES:
+    if size(node) > MOST_VALUES:
         raise ScenarioError(
             f"{where}: its aliases stand for more than {MOST_VALUES:,} values, or a part refers "
             "to itself"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from reports.schemas import RESULT
 from sim.accounts import ADAPTERS, TIME_ACCOUNTS
 from sim.errors import ScenarioError
+from sim.paths import file_sha256
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,12 +94,11 @@ def _check_files(path: Path, hashes: Any) -> None:
         beside = path.with_name(Path(name).name)
         if not beside.is_file():
             continue  # whoever needs it says that it is missing
-        with beside.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != known:
-                raise ScenarioError(
-                    f"{beside}: changed since {path.name} was written, or of another run. Run the "
-                    "scenario again."
-                )
+        if file_sha256(beside) != known:
+            raise ScenarioError(
+                f"{beside}: changed since {path.name} was written, or of another run. Run the "
+                "scenario again."
+            )
 
 
 def read_content(folder: Path | str, tool: str, schema: str, noun: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Questions about paths that a person wrote, which may be too long or no path at all."""
+"""Questions about files by their paths, which a person may have written wrongly."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 
@@ -19,3 +20,9 @@ def is_folder(path: Path) -> bool:
         return path.is_dir()
     except (OSError, ValueError):
         return False
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal. Raises `OSError`."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -44,7 +44,8 @@ class AttentionKernel:
     decode_memory: float | None = None
     """Share of the memory bandwidth at which decodes read the cache; None: the constants'."""
     prefill_memory: float | None = None
-    """The same of prompts."""
+    """Share of the memory bandwidth at which the kernels of a prompt's chunks move their tensors;
+    None: the constants'."""
     label: str = ""
     """Evidence label of what differs from the constants; empty if nothing does."""
     source: str = ""

@@ -29,7 +29,7 @@ class Host:
     launch_s: float
     """Seconds of a launch of a tiny kernel."""
     evidence: Evidence
-    """Of the launch, which decides."""
+    """Label and source of ``launch_s``, which decides how fast host work is."""
 
     @property
     def factor(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -82,16 +83,16 @@ class ChosenKernels:
     def prefill_constants(self, mixer: Mixer, constants: Efficiency, gpu: GpuSpec) -> Efficiency:
         """Return the constants of a layer's prompts."""
         kernel = self.attention.get(mixer)
-        rate = None if kernel is None else kernel.prefill_flop_per_s
-        share = None if kernel is None else kernel.prefill_memory
-        return _at_share(kernel, _at_rate(kernel, constants, gpu, rate), share)
+        if kernel is None:
+            return constants
+        return _at_rates(kernel, constants, gpu, kernel.prefill_flop_per_s, kernel.prefill_memory)
 
     def decode_constants(self, mixer: Mixer, constants: Efficiency, gpu: GpuSpec) -> Efficiency:
         """Return the constants of a layer's decodes."""
         kernel = self.attention.get(mixer)
-        rate = None if kernel is None else kernel.decode_flop_per_s
-        share = None if kernel is None else kernel.decode_memory
-        return _at_share(kernel, _at_rate(kernel, constants, gpu, rate), share)
+        if kernel is None:
+            return constants
+        return _at_rates(kernel, constants, gpu, kernel.decode_flop_per_s, kernel.decode_memory)
 
     def mixed_s(
         self,
@@ -116,23 +117,21 @@ class ChosenKernels:
         }
 
 
-def _at_rate(
-    kernel: AttentionKernel | None, constants: Efficiency, gpu: GpuSpec, rate: float | None
+def _at_rates(
+    kernel: AttentionKernel,
+    constants: Efficiency,
+    gpu: GpuSpec,
+    flop_per_s: float | None,
+    memory: float | None,
 ) -> Efficiency:
-    if kernel is None or rate is None:
+    """Return the constants with the rate and share of bandwidth that a kernel has, if it has
+    them."""
+    own: dict[str, Any] = {}
+    if flop_per_s is not None:
+        own["attention_compute"] = flop_per_s / gpu.bf16_flop_per_s
+    if memory is not None:
+        own["attention_memory"] = memory
+    if not own:
         return constants
-    known = {"attention_compute": Evidence(label=kernel.label, source=kernel.source)}
-    return replace(
-        constants,
-        attention_compute=rate / gpu.bf16_flop_per_s,
-        evidence={**constants.evidence, **known},
-    )
-
-
-def _at_share(
-    kernel: AttentionKernel | None, constants: Efficiency, share: float | None
-) -> Efficiency:
-    if kernel is None or share is None:
-        return constants
-    known = {"attention_memory": Evidence(label=kernel.label, source=kernel.source)}
-    return replace(constants, attention_memory=share, evidence={**constants.evidence, **known})
+    known = dict.fromkeys(own, Evidence(label=kernel.label, source=kernel.source))
+    return replace(constants, **own, evidence={**constants.evidence, **known})

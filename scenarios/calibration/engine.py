@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from scenarios.validation.logs import controlled_logs, serving_logs
 from scenarios.validation.points import point_of_run
 from scenarios.validation.system import System, read_system
 from sim.errors import ScenarioError
+from sim.paths import file_sha256
 
 
 def fit_recordings(
@@ -83,4 +83,4 @@ def _logs(recording: Recording, system: System, *, half: bool, serving: bool) ->
 
 def _hashes(recording: Recording) -> list[tuple[str, str]]:
     paths = sorted(recording.info_path.parent.glob(f"{recording.key}_*"))
-    return [(p.name, hashlib.sha256(p.read_bytes()).hexdigest()) for p in paths if p.is_file()]
+    return [(p.name, file_sha256(p)) for p in paths if p.is_file()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,6 +23,7 @@ from scenarios.validation.validate import Validation, validate
 from sim import __version__
 from sim.arrays import Float64
 from sim.errors import ScenarioError
+from sim.paths import file_sha256
 
 _SURE = 0.03
 """Relative error of a measured step that leaves a constant where it is."""
@@ -79,7 +79,7 @@ def _best_fit(
         gpu=system.replica.gpu.name,
         machine=machine,
         date=datetime.now(UTC).date().isoformat(),
-        inputs={path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
+        inputs={path.name: file_sha256(path) for path in files},
         errors={recording.key: half_error},
     )
     rows = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from sim.books.metrics import Slo, request_metrics
 from sim.errors import ScenarioError
 from sim.fleet.cluster import run_cluster
 from sim.fleet.config import PoolConfig
+from sim.paths import file_sha256
 from sim.request_table import UNLIMITED, request_table
 
 _METRICS = ("ttft", "tpot")
@@ -61,7 +61,7 @@ def fit_observation(
         gpu=known.gpu.name,
         machine="observed over HTTP",
         date=datetime.now(UTC).date().isoformat(),
-        inputs={seen.name: hashlib.sha256(seen.read_bytes()).hexdigest()},
+        inputs={seen.name: file_sha256(seen)},
         api_server=changed.api_server,
         errors={phase: error for (phase, metric), error in after.items() if metric == "ttft p50"},
     )

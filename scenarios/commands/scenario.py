@@ -12,6 +12,16 @@ from scenarios.commands.options import Flags, Override, takes_flags
 
 NewFile = Annotated[Path | None, typer.Argument(help="File to write. Default: standard output.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(help="Leave out a flag that is not modelled or not known; may repeat."),
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="List the flags without effect on timing, too.")
+]
+OutFile = Annotated[
+    Path | None, typer.Option(help="File to write. Default: standard output, the report apart.")
+]
 
 scenario_app = typer.Typer(
     help="Write a scenario: a new one, or that of a server's command line.",
@@ -71,17 +81,9 @@ def _from_engine(engine: str, about: str) -> None:
         *,
         flags: Flags,
         override: Override = None,
-        ignore: Annotated[
-            list[str] | None,
-            typer.Option(help="Leave out a flag that is not modelled or not known; may repeat."),
-        ] = None,
-        verbose: Annotated[
-            bool, typer.Option("--verbose", help="List the flags without effect on timing, too.")
-        ] = False,
-        out: Annotated[
-            Path | None,
-            typer.Option(help="File to write. Default: standard output, the report apart."),
-        ] = None,
+        ignore: Ignore = None,
+        verbose: Verbose = False,
+        out: OutFile = None,
         force: Force = False,
     ) -> None:
         from scenarios.server_flags.reading import read_command
@@ -131,17 +133,9 @@ def from_log(
     *,
     flags: Flags,
     override: Override = None,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(help="Leave out a flag that is not modelled or not known; may repeat."),
-    ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="List the flags without effect on timing, too.")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="File to write. Default: standard output, the report apart."),
-    ] = None,
+    ignore: Ignore = None,
+    verbose: Verbose = False,
+    out: OutFile = None,
     force: Force = False,
 ) -> None:
     """Read a server's start-up log into a scenario with its flags, version and KV cache.

@@ -13,7 +13,7 @@ from typing import Any
 
 from scenarios.files.trusted import trusted_file
 from scenarios.schema import Scenario
-from sim.paths import is_file, is_folder
+from sim.paths import file_sha256, is_file, is_folder
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -90,8 +90,7 @@ def _folder_content(folder: Path, pattern: str) -> str:
 @cache
 def _file_content(path: Path, mtime_ns: int, size_bytes: int) -> str:
     """Return the SHA-256 of a file, cached by its time and size."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_sha256(path)
 
 
 _PACKAGES = ("sim", "costmodels", "workloads", "policies", "scenarios")

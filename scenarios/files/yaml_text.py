@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from costmodels.datafile import check_values, read_user_text
+from costmodels.datafile import read_user_text, yaml_value
 from sim.errors import ScenarioError, printable, shown
 
 KeyPath = tuple[str | int, ...]
@@ -24,26 +24,13 @@ def parse_yaml(text: str, where: str) -> tuple[Any, Places]:
     (YAML would silently drop the first), and for values that cannot be built.
     """
     places: Places = {(): where}
-    loader = yaml.SafeLoader("")
     try:
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        if node is None:
-            return None, places
-        check_values(node, where)
-        _note_places(node, (), where, places)
-        return _unshared(loader.construct_document(node), where), places
+        value = yaml_value(text, where, lambda node: _note_places(node, (), where, places))
     except yaml.MarkedYAMLError as error:
         raise ScenarioError(_syntax_message(error, where)) from None
     except yaml.YAMLError:
         raise ScenarioError(f"{where}: not a text file: it has control characters") from None
-    except RecursionError:
-        raise ScenarioError(f"{where}: nested too deeply, or a part refers to itself") from None
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        # PyYAML's constructors let these through: a date of month 13, `!!bool perhaps`.
-        raise ScenarioError(f"{where}: a value cannot be read: {error}") from None
-    finally:
-        loader.dispose()
+    return _unshared(value, where), places
 
 
 def _unshared(value: Any, where: str) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from scenarios.build.pools import Build
 from scenarios.files.dump import dump_scenario
-from scenarios.run.result_folder import replaced
+from scenarios.run.result_folder import json_text, replaced
 from scenarios.schema import Scenario
 from sim.books.ledger import TimeBooks
 from sim.books.metrics import RequestMetrics
 from sim.books.token_times import token_times_ns
 from sim.fleet.cluster import RunLog
+from sim.paths import file_sha256
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,12 +89,7 @@ class RunResult:
                 use_dictionary=False,
                 column_encoding="DELTA_BINARY_PACKED",
             )
-            files = {path.name: _sha256(path) for path in sorted(part.iterdir())}
-            text = json.dumps({**self.summary, "files": files}, indent=1, allow_nan=False)
-            (part / "summary.json").write_text(text + "\n", encoding="utf-8")
+            files = {path.name: file_sha256(path) for path in sorted(part.iterdir())}
+            text = json_text({**self.summary, "files": files})
+            (part / "summary.json").write_text(text, encoding="utf-8")
         return target
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -151,8 +151,8 @@ class BatchBuilder:
         if self._token_budget <= 0 and max_tokens != 0:
             return False
         seqs = view.num_running + view.num_unforked + request.num_unforked + request.width
-        if hooks.holds_seqs:
-            seqs += sum(hold() for hold in hooks.holds_seqs)
+        if hooks.places:
+            seqs += sum(place.num_running for place in hooks.places)
         if seqs > view.config.running_seq_limit:
             return False
         if hooks.stands_aside and any_of(hooks.stands_aside, request):

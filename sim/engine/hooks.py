@@ -30,7 +30,8 @@ class Place(Protocol):
 
     @property
     def num_running(self) -> int:
-        """Number of requests here that count as running in the engine's published load."""
+        """Number of requests here that count as running: in the engine's published load, and
+        against ``running_seq_limit``."""
         ...
 
     @property
@@ -66,9 +67,6 @@ class Hooks:
     """What the features of one engine do, by moment, each list in the order of the features."""
 
     places: list[Place] = field(default_factory=list)
-    holds_seqs: list[Callable[[], int]] = field(default_factory=list)
-    """Returns how many sequences outside the queues will decode without being admitted again: they
-    count against ``running_seq_limit``."""
 
     take_in: list[Callable[[int, int], bool]] = field(default_factory=list)
     """Called before every plan with its log row and its time. Takes in what has come since the

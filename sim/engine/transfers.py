@@ -120,7 +120,6 @@ class ArrivingKV:
         self._receiving = 0
         self._ready: list[Request] = []
         view.hooks.places.append(self)
-        view.hooks.holds_seqs.append(lambda: self.num_running)
         view.hooks.take_in.append(self._take_in)
 
     @property

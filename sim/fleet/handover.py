@@ -71,7 +71,7 @@ class _Handover:
     chunks: list[_Chunk] = field(default_factory=list)
     """Chunks that are not sent yet."""
     sent_tokens: int = 0
-    open_flows: int = 0
+    open_chunks: int = 0
     """Chunks that have not arrived."""
     flow: Flow | None = None
     """What is being sent."""
@@ -235,7 +235,7 @@ class Handovers:
             self._join_if_complete(handover)
 
     def _send(self, handover: _Handover, num_bytes: int, delay_ns: int, pace: float) -> None:
-        handover.open_flows += 1
+        handover.open_chunks += 1
 
         def start() -> None:
             if handover.is_under_way:
@@ -271,14 +271,14 @@ class Handovers:
 
         def arrived() -> None:
             if handover.is_under_way:
-                handover.open_flows -= len(waiting)
+                handover.open_chunks -= len(waiting)
                 self._join_if_complete(handover)
 
         handover.flow = self.network.start(tuple(path), num_bytes, sent, pace_bytes_per_s=pace)
 
     def _join_if_complete(self, handover: _Handover) -> None:
         here = handover.here
-        if here is None or handover.open_flows or not handover.has_blocks:
+        if here is None or handover.open_chunks or not handover.has_blocks:
             return
         index = here.index
         del self.under_way[index]
